@@ -1,0 +1,114 @@
+# Every target works on a fresh clone with Python (headers, venv, pip), make and a C++20 compiler:
+# the rest, cmake and ninja included, is installed into .venv.
+# Stamp files keep repeated runs quick; `make clean` forgets them all.
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+TESTS ?= tests/unit tests/integration
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+ASAN_VENV := .venv-asan
+BUILD_TOOLS := "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.26" "ninja>=1.11"
+EXTRAS := dev,lab
+
+NATIVE := $(shell find native -type f 2>/dev/null)
+PROJECT := pyproject.toml CMakeLists.txt src/antiphon/_version.py
+
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# CMake takes nanobind from the virtual environment, whatever else the machine carries.
+configure = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	-DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	-Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
+
+LIBASAN = $(shell $${CXX:-g++} -print-file-name=libasan.so)
+LIBSTDCXX = $(shell $${CXX:-g++} -print-file-name=libstdc++.so.6)
+
+.DEFAULT_GOAL := build
+.DELETE_ON_ERROR:
+.PHONY: build demo test lint native-test python-test bench stress asan tsan clean
+
+build: $(VENV)/.built
+
+demo: build
+	$(BIN)/antiphon demo
+
+bench: build
+	$(BIN)/antiphon bench node
+
+test: lint native-test python-test
+
+lint: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+native-test: $(VENV)/.tools
+	$(configure) -B build/native -DCMAKE_BUILD_TYPE=RelWithDebInfo -DANTIPHON_TESTS=ON
+	$(BIN)/cmake --build build/native
+	$(BIN)/ctest --test-dir build/native --output-on-failure -j $(JOBS)
+
+python-test: build
+	$(BIN)/pytest $(TESTS) $(PYTEST_ARGS)
+
+stress: build
+	ANTIPHON_STRESS=full $(BIN)/pytest tests/stress -m stress --timeout=3600 $(PYTEST_ARGS)
+
+tsan: $(VENV)/.tools
+	$(configure) -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+		-DANTIPHON_SANITIZE=thread -DANTIPHON_TESTS=ON
+	$(BIN)/cmake --build build/tsan
+	TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 $$TSAN_OPTIONS" \
+		$(BIN)/ctest --test-dir build/tsan --output-on-failure
+
+# The sanitised extension lives in an environment of its own, so the product needs no switch to
+# find it. libstdc++ is preloaded too: without it ASan meets the first exception before it has
+# found the function that throws. pymalloc would hide overruns inside its arenas. Only sys.stderr
+# is captured, since a report written just before the process ends must reach the terminal.
+asan: $(ASAN_VENV)/.built
+	LD_PRELOAD="$(LIBASAN) $(LIBSTDCXX)" PYTHONMALLOC=malloc \
+	ASAN_OPTIONS="detect_leaks=0:$$ASAN_OPTIONS" \
+	UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:$$UBSAN_OPTIONS" \
+		$(ASAN_VENV)/bin/python -m pytest $(TESTS) --capture=sys --timeout=300 $(PYTEST_ARGS)
+
+clean:
+	rm -rf build dist $(VENV) $(ASAN_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- environments ---------------------------------------------------------------------------
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.tools: $(VENV)/.created
+	$(BIN)/pip install --quiet $(BUILD_TOOLS)
+	touch $@
+
+# A change of dependencies or of the build's description goes through pip.
+$(VENV)/.installed: $(VENV)/.tools $(PROJECT)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip install --quiet --no-build-isolation -e ".[$(EXTRAS)]"
+	touch $@
+
+# A change of the native sources alone goes straight to ninja, then beside the editable package.
+$(VENV)/.built: $(VENV)/.installed $(NATIVE)
+	@tag="$$($(BIN)/python -c 'import sys; print("cp%d%d" % sys.version_info[:2])')"; \
+	dir="$$(ls -dt build/$$tag-* | head -n 1)"; \
+	site="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"; \
+	$(BIN)/cmake --build "$$dir" && $(BIN)/cmake --install "$$dir" --prefix "$$site"
+	touch $@
+
+$(ASAN_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(ASAN_VENV)
+	$(ASAN_VENV)/bin/pip install --quiet $(BUILD_TOOLS)
+	touch $@
+
+$(ASAN_VENV)/.built: $(ASAN_VENV)/.installed $(PROJECT) $(NATIVE)
+	PATH="$(abspath $(ASAN_VENV))/bin:$$PATH" SKBUILD_BUILD_DIR=build/asan \
+	SKBUILD_CMAKE_BUILD_TYPE=RelWithDebInfo \
+	SKBUILD_CMAKE_DEFINE="ANTIPHON_SANITIZE=address,undefined" \
+		$(ASAN_VENV)/bin/pip install --quiet --no-build-isolation -e ".[dev]"
+	touch $@

@@ -1,0 +1,73 @@
+#include "base/descriptors.hpp"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <set>
+
+namespace antiphon {
+
+namespace {
+
+struct Descriptors {
+    std::mutex mutex;
+    std::set<int> open;
+    std::atomic<std::uint32_t> generation{0};
+
+    Descriptors();
+};
+
+Descriptors& descriptors() {
+    static auto* all = new Descriptors;  // never destroyed: forks happen at exit, too
+    return *all;
+}
+
+Descriptors::Descriptors() {
+    pthread_atfork([] { descriptors().mutex.lock(); }, [] { descriptors().mutex.unlock(); },
+                   [] {
+                       Descriptors& all = descriptors();
+                       for (int fd : all.open) close(fd);
+                       all.open.clear();
+                       all.generation.fetch_add(1, std::memory_order_relaxed);
+                       all.mutex.unlock();
+                   });
+}
+
+}  // namespace
+
+int open_descriptor(const std::function<int()>& make) {
+    Descriptors& all = descriptors();
+    std::lock_guard lock(all.mutex);
+    const int fd = make();
+    if (fd >= 0) {
+        const int error = errno;  // a connect under way reports itself there
+        all.open.insert(fd);
+        errno = error;
+    }
+    return fd;
+}
+
+int open_socket_pair(int type, int (&pair)[2]) {
+    Descriptors& all = descriptors();
+    std::lock_guard lock(all.mutex);
+    const int status = socketpair(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair);
+    if (status == 0) all.open.insert({pair[0], pair[1]});
+    return status;
+}
+
+void close_descriptor(int fd) {
+    Descriptors& all = descriptors();
+    std::lock_guard lock(all.mutex);
+    const int error = errno;
+    all.open.erase(fd);
+    close(fd);
+    errno = error;
+}
+
+std::uint32_t fork_generation() { return descriptors().generation.load(std::memory_order_relaxed); }
+
+}  // namespace antiphon

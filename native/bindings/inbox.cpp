@@ -1,0 +1,148 @@
+#include "bindings/inbox.hpp"
+
+#include "base/spin.hpp"
+
+namespace antiphon::python {
+
+namespace {
+
+// Credit goes back at least this often, however long the run is.
+constexpr std::uint32_t kMessagesPerCredit = 256;
+
+}  // namespace
+
+class Inbox::Turn {
+   public:
+    explicit Turn(Inbox& inbox) : inbox_(inbox) {
+        while (inbox_.taken_.exchange(true, std::memory_order_acquire)) {
+            PyThreadState* state = PyEval_SaveThread();
+            for (Spin spin; inbox_.taken_.load(std::memory_order_relaxed);) spin.once();
+            PyEval_RestoreThread(state);
+        }
+    }
+    ~Turn() { inbox_.taken_.store(false, std::memory_order_release); }
+
+   private:
+    Inbox& inbox_;
+};
+
+Inbox::Inbox(std::shared_ptr<Node> node, std::shared_ptr<Registration> registration, Reference decode)
+    : node_(std::move(node)), registration_(std::move(registration)), decode_(std::move(decode)) {
+    registration_->queue->begin(slice_);
+}
+
+Inbox::~Inbox() {
+    if (node_->forked()) {
+        // The node's locks may be held by threads that do not exist here.
+        new std::shared_ptr<Node>(std::move(node_));
+        new std::shared_ptr<Registration>(std::move(registration_));
+        return;
+    }
+    registration_->queue->end(slice_);
+    if (begun_) node_->finish(run_);
+}
+
+std::uint64_t Inbox::pending() const { return registration_->queue->pending(); }
+
+Reference Inbox::take(Reference& source) {
+    while (!begun_) {
+        if (!registration_->queue->pop(run_, slice_)) return {};
+        cursor_ = RunCursor(run_);
+        begun_ = true;
+        source_ = Reference::steal(PyLong_FromLong(run_.source));
+        if (!source_) return {};
+    }
+    const char* data;
+    std::size_t size;
+    cursor_.next(data, size);
+    Reference payload = Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size)));
+    source = Reference::share(source_.get());
+    received_.store(received_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    const std::uint32_t left = cursor_.left();
+    if (left == 0) {
+        node_->finish(run_);
+        begun_ = false;
+        registration_->queue->settle(slice_);
+    } else if ((run_.count - left) % kMessagesPerCredit == 0) {
+        node_->progress(run_, run_.count - left);
+    }
+    return payload;
+}
+
+PyObject* Inbox::pair(Reference source, Reference data) const {
+    if (!data) return nullptr;
+    if (decode_) {
+        PyObject* raw = data.get();
+        data = Reference::steal(PyObject_CallOneArg(decode_.get(), raw));
+        if (!data) return nullptr;
+    }
+    PyObject* both = PyTuple_New(2);
+    if (both == nullptr) return nullptr;
+    PyTuple_SET_ITEM(both, 0, source.release());
+    PyTuple_SET_ITEM(both, 1, data.release());
+    return both;
+}
+
+PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed) {
+    if (node_->forked()) return raise_forked();
+    Nanos began = 0;
+    for (;;) {
+        Reference source, data;
+        {
+            Turn turn(*this);
+            data = take(source);
+        }
+        if (data || PyErr_Occurred()) return pair(std::move(source), std::move(data));
+        if (closed()) {
+            if (raise_when_closed) {
+                raise("Closed", "this inbox is closed; its node was closed, or the inbox itself",
+                      facts("{ss}", "what", "inbox"));
+            }
+            return nullptr;
+        }
+        const Nanos now = now_ns();
+        if (began == 0) began = now;
+        const Nanos deadline = timeout < 0 ? kNever : began + seconds_to_ns(timeout);
+        if (now >= deadline) {
+            return raise("ReceiveTimeout",
+                         "nothing came for kind " + std::to_string(kind()) + " in " + std::to_string(timeout) +
+                             " s; wait longer, or look whether anybody sends",
+                         facts("{sd}", "waited", static_cast<double>(now - began) / kSecond));
+        }
+        bool raised = false;
+        {
+            Released released;
+            Scheduler::Blocked blocked;
+            const Interrupted* interrupted = released.interrupted();
+            const Nanos until = interrupted ? std::min(deadline, now + 100 * kMillisecond) : deadline;
+            if (!registration_->queue->wait(until) && interrupted) raised = (*interrupted)();
+        }
+        if (raised) return nullptr;
+    }
+}
+
+PyObject* Inbox::receive(double timeout) { return wait_and_take(timeout, true); }
+
+PyObject* Inbox::next() { return wait_and_take(-1, false); }
+
+PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
+    Reference list = Reference::steal(PyList_New(0));
+    if (!list || most <= 0) return list.release();
+    Reference first = Reference::steal(wait_and_take(timeout, true));
+    if (!first || PyList_Append(list.get(), first.get()) != 0) return nullptr;
+    while (PyList_GET_SIZE(list.get()) < most) {
+        Reference source, data;
+        {
+            Turn turn(*this);
+            data = take(source);
+        }
+        if (!data && !PyErr_Occurred()) break;
+        Reference both = Reference::steal(pair(std::move(source), std::move(data)));
+        if (!both || PyList_Append(list.get(), both.get()) != 0) return nullptr;
+    }
+    return list.release();
+}
+
+void Inbox::close() { node_->remove_registration(registration_); }
+
+}  // namespace antiphon::python

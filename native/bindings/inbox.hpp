@@ -1,0 +1,49 @@
+// An inbox: messages are pulled by the caller's own thread.
+#pragma once
+
+#include <memory>
+
+#include "bindings/python.hpp"
+
+namespace antiphon::python {
+
+class Inbox {
+   public:
+    Inbox(std::shared_ptr<Node> node, std::shared_ptr<Registration> registration, Reference decode);
+    ~Inbox();
+
+    // New references; null with an exception set. A negative timeout waits for ever.
+    PyObject* receive(double timeout);
+    PyObject* receive_many(Py_ssize_t most, double timeout);
+    PyObject* next();  // for iteration: null without an exception once the inbox is closed
+    void close();
+
+    std::uint64_t pending() const;
+    std::uint64_t dropped() const { return registration_->queue->dropped(); }
+    std::uint64_t received() const { return received_.load(std::memory_order_relaxed); }
+    std::uint16_t kind() const { return registration_->kind; }
+    const Registration& registration() const { return *registration_; }
+    bool closed() const { return registration_->queue->closed(); }
+
+   private:
+    // Takes the consumer's side; false when the interpreter's lock had to be given up for it.
+    class Turn;
+    Reference take(Reference& source);  // with the turn: the next payload, or null
+    PyObject* pair(Reference source, Reference data) const;
+    PyObject* wait_and_take(double timeout, bool raise_when_closed);
+
+    std::shared_ptr<Node> node_;
+    std::shared_ptr<Registration> registration_;
+    Reference decode_;
+    // The consumer's lock. Held for a few instructions and one allocation, never while anything
+    // waits: a thread that finds it taken lets the interpreter's lock go before it tries again.
+    std::atomic<bool> taken_{false};
+    Run run_;
+    RunCursor cursor_;
+    bool begun_ = false;
+    TaskQueue::Slice slice_;
+    Reference source_;  // of the current run
+    std::atomic<std::uint64_t> received_{0};
+};
+
+}  // namespace antiphon::python

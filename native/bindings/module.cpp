@@ -1,0 +1,387 @@
+// The module antiphon._core.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <system_error>
+
+#include "bench/raw_stream.hpp"
+#include "bindings/batch.hpp"
+#include "bindings/inbox.hpp"
+#include "bindings/node.hpp"
+#include "bindings/structures.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace antiphon::python {
+
+namespace {
+
+Reference shared(nb::handle object) {
+    return object.is_none() ? Reference{} : Reference::share(object.ptr());
+}
+
+WhenFull when_full(const std::string& text) {
+    if (text == "block") return WhenFull::block;
+    if (text == "drop_oldest") return WhenFull::drop_oldest;
+    if (text == "drop_newest") return WhenFull::drop_newest;
+    throw nb::value_error("when_full is 'block', 'drop_oldest' or 'drop_newest'");
+}
+
+NodeOptions read_options(const nb::dict& from) {
+    NodeOptions o;
+    auto get = [&](const char* name) { return from[name]; };
+    o.id = nb::cast<std::uint16_t>(get("id"));
+    o.listen = nb::cast<std::string>(get("listen"));
+    o.advertise = nb::cast<std::string>(get("advertise"));
+    const nb::bytes secret = nb::cast<nb::bytes>(get("secret"));
+    o.secret = std::string(secret.c_str(), secret.size());
+    o.ring_bytes = nb::cast<std::size_t>(get("ring_bytes"));
+    o.flow_window_bytes = nb::cast<std::uint32_t>(get("flow_window_bytes"));
+    o.flow_threshold = nb::cast<double>(get("flow_threshold"));
+    o.socket_buffer_bytes = nb::cast<std::size_t>(get("socket_buffer_bytes"));
+    o.buffer_pool = nb::cast<std::vector<std::pair<std::size_t, std::size_t>>>(get("buffer_pool"));
+    o.receive_bytes = nb::cast<std::uint64_t>(get("receive_bytes"));
+    o.large_message_bytes = nb::cast<std::uint64_t>(get("large_message_bytes"));
+    o.max_message_bytes = nb::cast<std::uint64_t>(get("max_message_bytes"));
+    o.connect_timeout = seconds_to_ns(nb::cast<double>(get("connect_timeout")));
+    o.request_timeout = seconds_to_ns(nb::cast<double>(get("request_timeout")));
+    o.send_timeout = seconds_to_ns(nb::cast<double>(get("send_timeout")));
+    o.heartbeat = seconds_to_ns(nb::cast<double>(get("heartbeat")));
+    o.threads = nb::cast<int>(get("threads"));
+    return o;
+}
+
+nb::object checked(PyObject* object) {
+    if (object == nullptr) throw nb::python_error();
+    return nb::steal(object);
+}
+
+double timeout_of(nb::handle timeout) {
+    return timeout.is_none() ? -1.0 : std::max(0.0, nb::cast<double>(timeout));
+}
+
+// The calls on the fast path take their arguments straight from the interpreter.
+NodeCore& core_of(PyObject* self) { return *nb::inst_ptr<NodeCore>(nb::handle(self)); }
+Inbox& inbox_of(PyObject* self) { return *nb::inst_ptr<Inbox>(nb::handle(self)); }
+
+template <typename Call>
+PyObject* guarded(Call&& call) {
+    try {
+        return call();
+    } catch (const std::bad_alloc&) {
+        return PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        return nullptr;
+    }
+}
+
+PyObject* send(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    // A list of targets is for the Python side.
+    if (count >= 1 && !PyLong_Check(arguments[0])) {
+        PyObject* other = PyObject_GetAttrString(self, "_send_to_all");
+        if (other == nullptr) return nullptr;
+        PyObject* result = PyObject_Vectorcall(other, arguments, static_cast<std::size_t>(count), names);
+        Py_DECREF(other);
+        return result;
+    }
+    return guarded([&] { return core_of(self).send(arguments, count, names, true); });
+}
+
+PyObject* try_send(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    return guarded([&] { return core_of(self).send(arguments, count, names, false); });
+}
+
+PyObject* send_many(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    return guarded([&] { return core_of(self).send_many(arguments, count, names); });
+}
+
+PyObject* send_packed(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    return guarded([&] { return core_of(self).send_packed(arguments, count, names); });
+}
+
+bool read_timeout(PyObject* value, double& timeout) {
+    if (value == nullptr || value == Py_None) {
+        timeout = -1;
+        return true;
+    }
+    timeout = PyFloat_AsDouble(value);
+    if (timeout == -1.0 && PyErr_Occurred()) return false;
+    timeout = std::max(0.0, timeout);
+    return true;
+}
+
+PyObject* receive(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    PyObject* value = count > 0 ? arguments[0] : nullptr;
+    const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    if (count + named > 1 ||
+        (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout") != 0)) {
+        PyErr_SetString(PyExc_TypeError, "receive() takes one argument, timeout");
+        return nullptr;
+    }
+    if (named == 1) value = arguments[0];
+    double timeout;
+    if (!read_timeout(value, timeout)) return nullptr;
+    return guarded([&] { return inbox_of(self).receive(timeout); });
+}
+
+PyObject* inbox_next(PyObject* self) {
+    return guarded([&] { return inbox_of(self).next(); });
+}
+
+PyObject* same(PyObject* self) { return Py_NewRef(self); }
+
+// The interpreter looks at the flags before it calls; the type in the table is only the common one.
+PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)) {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef node_methods[] = {
+    {"send", fast(send), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"try_send", fast(try_send), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"send_many", fast(send_many), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"send_packed", fast(send_packed), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot node_slots[] = {{Py_tp_methods, node_methods}, {0, nullptr}};
+
+PyMethodDef inbox_methods[] = {
+    {"receive", fast(receive), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot inbox_slots[] = {
+    {Py_tp_methods, inbox_methods},
+    {Py_tp_iter, reinterpret_cast<void*>(same)},
+    {Py_tp_iternext, reinterpret_cast<void*>(inbox_next)},
+    {0, nullptr},
+};
+
+nb::dict flow_dict(const FlowStatistics& flow) {
+    nb::dict d;
+    d["kind"] = flow.kind;
+    d["flow"] = flow.flow;
+    d["messages"] = flow.messages;
+    d["bytes"] = flow.bytes;
+    d["waits"] = flow.waits;
+    d["window"] = flow.window;
+    d["in_flight"] = flow.in_flight;
+    return d;
+}
+
+nb::list peer_list(NodeCore& core) {
+    std::vector<PeerStatistics> all;
+    {
+        nb::gil_scoped_release released;
+        all = core.node()->statistics();
+    }
+    nb::list list;
+    for (const PeerStatistics& s : all) {
+        nb::dict d;
+        d["id"] = s.id;
+        d["address"] = s.address;
+        d["incarnation"] = s.incarnation;
+        d["sending"] = s.sending;
+        d["receiving"] = s.receiving;
+        d["messages_out"] = s.messages_out;
+        d["bytes_out"] = s.bytes_out;
+        d["messages_in"] = s.messages_in;
+        d["bytes_in"] = s.bytes_in;
+        d["ring_used"] = s.ring_used;
+        d["ring_bytes"] = s.ring_bytes;
+        d["ring_waits"] = s.ring_waits;
+        d["credit_waits"] = s.credit_waits;
+        d["writes"] = s.writes;
+        d["inline_writes"] = s.inline_writes;
+        d["reads"] = s.reads;
+        d["connects"] = s.connects;
+        d["losses"] = s.losses;
+        d["dropped_bytes"] = s.dropped_bytes;
+        d["unconfirmed_messages"] = s.unconfirmed_messages;
+        d["large_out"] = s.large_out;
+        d["large_in"] = s.large_in;
+        d["oldest_work"] = s.remote_age_ms / 1000.0;
+        nb::list out, in;
+        for (const auto& flow : s.flows_out) out.append(flow_dict(flow));
+        for (const auto& flow : s.flows_in) in.append(flow_dict(flow));
+        d["flows_out"] = out;
+        d["flows_in"] = in;
+        list.append(d);
+    }
+    return list;
+}
+
+nb::dict counter_dict(NodeCore& core) {
+    const NodeCounters c = core.node()->counters();
+    nb::dict d;
+    d["unknown_kind"] = c.unknown_kind;
+    d["refused_connections"] = c.refused;
+    d["protocol_errors"] = c.protocol_errors;
+    d["buffer_waits"] = c.starved;
+    d["buffer_bytes"] = c.buffers_out;
+    d["buffer_bytes_bound"] = c.buffers_bound;
+    d["pinned_bytes"] = c.pinned;
+    d["selector_turns"] = c.turns;
+    d["slices"] = c.slices;
+    d["scheduler_threads"] = c.threads;
+    d["window_bytes_granted"] = c.granted;
+    d["large_bytes_in_use"] = c.large_in_use;
+    return d;
+}
+
+nb::dict registration_dict(const Registration& registration, const Handler* handler) {
+    nb::dict d;
+    d["kind"] = registration.kind;
+    d["messages"] = registration.messages.load(std::memory_order_relaxed);
+    d["bytes"] = registration.bytes.load(std::memory_order_relaxed);
+    d["pending"] = registration.queue->pending();
+    d["pending_bytes"] = registration.queue->pending_bytes();
+    d["capacity"] = registration.queue->capacity();
+    d["dropped"] = registration.queue->dropped();
+    d["handled"] = handler ? handler->handled.load(std::memory_order_relaxed) : 0;
+    d["failed"] = handler ? handler->failed.load(std::memory_order_relaxed) : 0;
+    d["calls"] = handler ? handler->calls.load(std::memory_order_relaxed) : 0;
+    d["handler_ns"] = handler ? handler->busy_ns.load(std::memory_order_relaxed) : 0;
+    return d;
+}
+
+nb::list handle_list(NodeCore& core) {
+    nb::list list;
+    for (const auto& handle : core.handles()) {
+        if (handle->active()) list.append(registration_dict(handle->registration(), &handle->handler()));
+    }
+    return list;
+}
+
+nb::tuple stream_result(const bench::StreamResult& result) { return nb::make_tuple(result.bytes, result.seconds); }
+
+nb::dict build_info() {
+    nb::dict d;
+    d["compiler"] = __VERSION__;
+    d["openssl"] = false;
+    d["mirrored_rings"] = RingMemory::mirrored;
+#if defined(ANTIPHON_SANITIZE)
+    d["sanitizers"] = ANTIPHON_SANITIZE;
+#else
+    d["sanitizers"] = "";
+#endif
+    return d;
+}
+
+}  // namespace
+
+}  // namespace antiphon::python
+
+NB_MODULE(_core, m) {
+    using namespace antiphon;
+    using namespace antiphon::python;
+    m.doc() = "The native core of antiphon. Use the package, not this module.";
+    // Nodes are closed by an exit hook while the interpreter still stands; what is left then is
+    // deliberately kept (forked children, handlers that never returned), and no leak to report.
+    nb::set_leak_warnings(false);
+    remember_main_thread();
+    if (!add_batch_types(m.ptr())) throw nb::python_error();
+
+    nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+        try {
+            std::rethrow_exception(pointer);
+        } catch (const std::system_error& error) {
+            PyObject* value = Py_BuildValue("(is)", error.code().value(), error.what());
+            PyErr_SetObject(PyExc_OSError, value);
+            Py_XDECREF(value);
+        }
+    });
+
+    nb::class_<Handle>(m, "Handle")
+        .def("close", &Handle::close)
+        .def_prop_ro("active", &Handle::active)
+        .def("statistics", [](const Handle& self) { return registration_dict(self.registration(), &self.handler()); });
+
+    nb::class_<Inbox>(m, "InboxCore", nb::type_slots(inbox_slots), nb::is_weak_referenceable())
+        .def(
+            "receive_many",
+            [](Inbox& self, Py_ssize_t most, nb::handle timeout) {
+                return checked(self.receive_many(most, timeout_of(timeout)));
+            },
+            "most"_a, "timeout"_a = nb::none())
+        .def("close", &Inbox::close, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("kind", &Inbox::kind)
+        .def_prop_ro("pending", &Inbox::pending)
+        .def_prop_ro("dropped", &Inbox::dropped)
+        .def_prop_ro("received", &Inbox::received)
+        .def_prop_ro("closed", &Inbox::closed)
+        .def("statistics", [](const Inbox& self) { return registration_dict(self.registration(), nullptr); });
+
+    nb::class_<NodeCore>(m, "NodeCore", nb::type_slots(node_slots), nb::is_weak_referenceable())
+        .def(
+            "__init__",
+            [](NodeCore* self, const nb::dict& options, nb::handle kind_of, nb::handle encode) {
+                new (self) NodeCore(read_options(options), shared(kind_of), shared(encode));
+            },
+            "options"_a, "kind_of"_a, "encode"_a)
+        .def("_start", &NodeCore::start)
+        .def("_close", &NodeCore::close, "drain"_a)
+        .def(
+            "_on",
+            [](NodeCore& self, std::uint16_t kind, nb::handle call, nb::handle decode, nb::handle on_error, bool batch,
+               int tasks, std::uint64_t capacity, const std::string& full) {
+                return self.on(kind, shared(call), shared(decode), shared(on_error), batch, tasks, capacity,
+                               when_full(full));
+            },
+            "kind"_a, "call"_a, "decode"_a.none(), "on_error"_a, "batch"_a, "tasks"_a, "capacity"_a, "when_full"_a)
+        .def(
+            "_inbox",
+            [](NodeCore& self, std::uint16_t kind, nb::handle decode, std::uint64_t capacity, const std::string& full) {
+                return self.inbox(kind, shared(decode), capacity, when_full(full));
+            },
+            "kind"_a, "decode"_a.none(), "capacity"_a, "when_full"_a)
+        .def("_set_on_event", [](NodeCore& self, nb::handle call) { self.set_on_event(shared(call)); },
+             "call"_a.none())
+        .def(
+            "_flush",
+            [](NodeCore& self, int peer, nb::handle timeout) {
+                if (!self.flush(peer, timeout_of(timeout))) throw nb::python_error();
+            },
+            "peer"_a, "timeout"_a.none())
+        .def("_add_peer", [](NodeCore& self, std::uint16_t id, const std::string& address) {
+            self.node()->add_peer(id, address);
+        }, "id"_a, "address"_a)
+        .def("_remove_peer", [](NodeCore& self, std::uint16_t id) { return self.node()->remove_peer(id); }, "id"_a)
+        .def("_peers", &peer_list)
+        .def("_counters", &counter_dict)
+        .def("_handles", &handle_list)
+        .def_prop_ro("_id", [](NodeCore& self) { return self.node()->id(); })
+        .def_prop_ro("_incarnation", [](NodeCore& self) { return self.node()->incarnation(); })
+        .def_prop_ro("_address", [](NodeCore& self) { return self.node()->address(); })
+        .def_prop_ro("_closed", [](NodeCore& self) { return self.node()->closed(); })
+        .def_prop_ro("_forked", [](NodeCore& self) { return self.node()->forked(); });
+
+    m.def("on_scheduler_thread", [] { return Scheduler::on_scheduler_thread(); });
+    m.def("build_info", &build_info);
+    m.def(
+        "raw_stream_send",
+        [](const std::string& host, std::uint16_t port, std::size_t size, double seconds) {
+            bench::StreamResult result;
+            {
+                nb::gil_scoped_release released;
+                result = bench::raw_stream_send(host, port, size, seconds);
+            }
+            return stream_result(result);
+        },
+        "host"_a, "port"_a, "size"_a, "seconds"_a);
+    m.def(
+        "raw_stream_receive",
+        [](int fd, double seconds_max) {
+            bench::StreamResult result;
+            {
+                nb::gil_scoped_release released;
+                result = bench::raw_stream_receive(fd, seconds_max);
+            }
+            return stream_result(result);
+        },
+        "fd"_a, "seconds_max"_a);
+    add_structures(m);
+}

@@ -1,0 +1,491 @@
+#include "bindings/node.hpp"
+
+#include <algorithm>
+
+#include "bindings/inbox.hpp"
+
+namespace antiphon::python {
+
+namespace {
+
+using Status = Attempt::Status;
+
+constexpr std::size_t kSpansPerTurn = 8192;
+
+// A view of any object with a buffer, given back at the end of its scope.
+class View {
+   public:
+    ~View() {
+        if (held_) PyBuffer_Release(&buffer_);
+    }
+    bool take(PyObject* object, int flags) {
+        held_ = PyObject_GetBuffer(object, &buffer_, flags) == 0;
+        return held_;
+    }
+    const Py_buffer& operator*() const { return buffer_; }
+    const Py_buffer* operator->() const { return &buffer_; }
+
+   private:
+    Py_buffer buffer_{};
+    bool held_ = false;
+};
+
+// Positional and keyword arguments of a fast call, by name.
+bool read_arguments(const char* function, PyObject* const* arguments, Py_ssize_t count, PyObject* names,
+                    const char* const* expected, Py_ssize_t expected_count, Py_ssize_t positional,
+                    PyObject** values) {
+    if (count > positional) {
+        PyErr_Format(PyExc_TypeError, "%s() takes %zd positional arguments, not %zd", function, positional, count);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < count; ++i) values[i] = arguments[i];
+    const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    for (Py_ssize_t i = 0; i < named; ++i) {
+        PyObject* name = PyTuple_GET_ITEM(names, i);
+        Py_ssize_t at = 0;
+        while (at < expected_count && PyUnicode_CompareWithASCIIString(name, expected[at]) != 0) ++at;
+        if (at == expected_count || values[at] != nullptr) {
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected or repeated argument %R", function, name);
+            return false;
+        }
+        values[at] = arguments[count + i];
+    }
+    return true;
+}
+
+int read_kind(PyObject* kind) {
+    const long value = PyLong_AsLong(kind);
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (value < kFirstUserKind || value > 65535) {
+        raise("ConfigError",
+              "kind " + std::to_string(value) + " is not for users; give one from 64 to 65535",
+              facts("{sssl}", "setting", "kind", "value", value));
+        return -1;
+    }
+    return static_cast<int>(value);
+}
+
+}  // namespace
+
+// --- handles ---------------------------------------------------------------------------------------
+
+void Handle::close() {
+    std::vector<std::shared_ptr<HandlerTask>> tasks;
+    tasks.swap(tasks_);
+    if (tasks.empty()) return;
+    {
+        Released released;
+        node_->remove_registration(registration_);
+        for (auto& task : tasks) node_->scheduler().forget(*task);
+        tasks.clear();
+    }
+    drop();
+}
+
+void Handle::drop() {
+    // A call that is running holds its own references.
+    handler_->call = {};
+    handler_->decode = {};
+    handler_->on_error = {};
+}
+
+// --- life ------------------------------------------------------------------------------------------
+
+NodeCore::NodeCore(NodeOptions options, Reference kind_of, Reference encode)
+    : kind_of_(std::move(kind_of)), encode_(std::move(encode)), kinds_(Reference::steal(PyDict_New())) {
+    options.hooks.thread_ends = [] { forget_thread_state(); };
+    node_ = std::make_shared<Node>(std::move(options));
+    events_ = std::make_shared<EventTask>(node_);
+    node_->set_on_event([events = events_](Event event) { events->push(std::move(event)); });
+}
+
+NodeCore::~NodeCore() {
+    if (node_->forked()) {
+        // Neither threads nor locks of the node are of this process: leave everything where it is.
+        new std::shared_ptr<Node>(std::move(node_));
+        new std::shared_ptr<EventTask>(std::move(events_));
+        new std::vector<std::shared_ptr<Handle>>(std::move(handles_));
+        return;
+    }
+    close(0);
+    Released released;
+    node_.reset();
+}
+
+void NodeCore::start() {
+    started_ = true;
+    Released released;
+    node_->start();
+}
+
+bool NodeCore::close(double drain) {
+    bool clean;
+    {
+        Released released;
+        clean = node_->close(seconds_to_ns(drain));
+    }
+    events_->set_call({});
+    if (!clean && !kept_) {
+        // A handler is still running, on a thread that uses all of this.
+        kept_ = true;
+        new std::shared_ptr<Node>(node_);
+        new std::shared_ptr<EventTask>(events_);
+        new std::vector<std::shared_ptr<Handle>>(handles_);
+    } else if (clean) {
+        for (auto& handle : handles_) handle->drop();
+    }
+    return clean;
+}
+
+std::shared_ptr<Handle> NodeCore::on(std::uint16_t kind, Reference call, Reference decode, Reference on_error,
+                                     bool batch, int tasks, std::uint64_t capacity, WhenFull when_full) {
+    auto registration = node_->add_registration(kind, capacity, when_full);
+    if (!registration) return nullptr;
+    auto handler = std::make_shared<Handler>();
+    handler->call = std::move(call);
+    handler->decode = std::move(decode);
+    handler->on_error = std::move(on_error);
+    handler->batch = batch;
+    handler->kind = kind;
+    std::vector<std::shared_ptr<HandlerTask>> all;
+    std::vector<HandlerTask*> raw;
+    for (int i = 0; i < tasks; ++i) {
+        all.push_back(std::make_shared<HandlerTask>(node_, registration, handler));
+        raw.push_back(all.back().get());
+    }
+    Node* node = node_.get();
+    registration->queue->set_on_ready([node, raw] {
+        for (HandlerTask* task : raw) node->scheduler().notify(*task);
+    });
+    auto handle = std::make_shared<Handle>(node_, registration, handler, std::move(all));
+    handles_.push_back(handle);
+    return handle;
+}
+
+std::shared_ptr<Inbox> NodeCore::inbox(std::uint16_t kind, Reference decode, std::uint64_t capacity,
+                                       WhenFull when_full) {
+    auto registration = node_->add_registration(kind, capacity, when_full);
+    if (!registration) return nullptr;
+    return std::make_shared<Inbox>(node_, registration, std::move(decode));
+}
+
+void NodeCore::set_on_event(Reference call) { events_->set_call(std::move(call)); }
+
+// --- sending ---------------------------------------------------------------------------------------
+
+Peer* NodeCore::find(long id) {
+    if (id < 1 || id > 65535) {
+        raise("UnknownPeer", "node ids are 1 to 65535, not " + std::to_string(id), facts("{sl}", "peer", id));
+        return nullptr;
+    }
+    Peer* peer = node_->find_peer(static_cast<std::uint16_t>(id));
+    if (peer == nullptr && id == node_->id()) {
+        node_->add_peer(node_->id(), "");
+        peer = node_->find_peer(static_cast<std::uint16_t>(id));
+    }
+    if (peer != nullptr) {
+        if (peer->session.load(std::memory_order_acquire) != 0) return peer;
+        std::lock_guard lock(peer->mutex);
+        if (peer->known) return peer;
+    }
+    if (node_->forked()) {
+        raise_forked();
+    } else {
+        raise_outcome({Outcome::Code::unknown_peer, {}, {}, {}}, static_cast<std::uint16_t>(id), 0, 0, 0);
+    }
+    return nullptr;
+}
+
+Nanos NodeCore::send_deadline() const {
+    const NodeOptions& options = node_->options();
+    return now_ns() + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
+}
+
+int NodeCore::kind_for(PyObject* message) {
+    auto* type = reinterpret_cast<PyObject*>(Py_TYPE(message));
+    PyObject* known = PyDict_GetItemWithError(kinds_.get(), type);
+    if (known != nullptr) return static_cast<int>(PyLong_AsLong(known));
+    if (PyErr_Occurred()) return -1;
+    Reference kind = Reference::steal(PyObject_CallOneArg(kind_of_.get(), type));
+    if (!kind || PyDict_SetItem(kinds_.get(), type, kind.get()) != 0) return -1;
+    return static_cast<int>(PyLong_AsLong(kind.get()));
+}
+
+PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool blocking) {
+    const auto user_kind = static_cast<std::uint16_t>(kind);
+    Attempt attempt = node_->try_message(peer, user_kind, message);
+    if (attempt.status == Status::sent) return Py_NewRef(blocking ? Py_None : Py_True);
+
+    if (message.size > node_->message_limit(peer)) {
+        return raise("MessageTooLarge",
+                     "a message of " + std::to_string(message.size) + " bytes to node " + std::to_string(peer.id) +
+                         " is over the limit of " + std::to_string(node_->message_limit(peer)) +
+                         "; raise max_message_bytes on both nodes, or send parts",
+                     facts("{snsK}", "size", static_cast<Py_ssize_t>(message.size), "limit",
+                           static_cast<unsigned long long>(node_->message_limit(peer))));
+    }
+    if (!blocking) {
+        if (attempt.status == Status::closed) {
+            return raise_outcome({Outcome::Code::closed, {}, {}, {}}, peer.id, kind, 0, 0);
+        }
+        if (attempt.status == Status::not_connected) node_->want_connection(peer);
+        if (attempt.status == Status::no_credit) node_->want_credit(peer, attempt);
+        if (attempt.status == Status::large) {
+            // A large message goes in steps that wait for each other; it is not for try_send.
+            return raise("MessageTooLarge",
+                         "try_send takes messages of up to a quarter of the ring and of the flow's window; use send",
+                         facts("{sn}", "size", static_cast<Py_ssize_t>(message.size)));
+        }
+        return Py_NewRef(Py_False);
+    }
+    Node::Sending sending{peer, send_deadline(), now_ns()};
+    Outcome outcome;
+    {
+        Released released;
+        for (;;) {
+            if (attempt.status == Status::large) {
+                outcome = node_->send_large(sending, user_kind, message, released.interrupted());
+                if (!outcome.ok() || sending.session != 0) break;
+            } else {
+                outcome = node_->wait(sending, attempt, released.interrupted());
+                if (!outcome.ok()) break;
+            }
+            attempt = node_->try_message(peer, user_kind, message);
+            if (attempt.status == Status::sent) break;
+        }
+    }
+    if (outcome.ok()) Py_RETURN_NONE;
+    if (outcome.code == Outcome::Code::too_large) {
+        outcome.text = "a message of " + std::to_string(message.size) + " bytes is more than node " +
+                       std::to_string(peer.id) + " takes; raise max_message_bytes there, or send parts";
+    }
+    return raise_outcome(outcome, peer.id, kind, now_ns() - sending.began, 0);
+}
+
+PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject* names, bool blocking) {
+    static const char* const expected[] = {"target", "message", "kind"};
+    PyObject* values[3] = {};
+    // The usual shape, send(id, bytes, kind=...), without a look at names beyond the one.
+    if (count == 2 && names != nullptr && PyTuple_GET_SIZE(names) == 1 &&
+        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "kind") == 0) {
+        values[0] = arguments[0];
+        values[1] = arguments[1];
+        values[2] = arguments[2];
+    } else if (!read_arguments(blocking ? "send" : "try_send", arguments, count, names, expected, 3, 2, values)) {
+        return nullptr;
+    }
+    if (values[0] == nullptr || values[1] == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "send() needs a target and a message");
+        return nullptr;
+    }
+    if (node_->forked()) return raise_forked();
+    const long id = PyLong_AsLong(values[0]);
+    if (id == -1 && PyErr_Occurred()) return nullptr;
+    Peer* peer = find(id);
+    if (peer == nullptr) return nullptr;
+
+    PyObject* message = values[1];
+    if (values[2] != nullptr && values[2] != Py_None) {
+        const int kind = read_kind(values[2]);
+        if (kind < 0) return nullptr;
+        if (PyBytes_CheckExact(message)) {
+            return send_bytes(*peer, kind,
+                              {PyBytes_AS_STRING(message), static_cast<std::size_t>(PyBytes_GET_SIZE(message))},
+                              blocking);
+        }
+        View view;
+        if (!view.take(message, PyBUF_SIMPLE)) {
+            PyErr_Format(PyExc_TypeError, "a raw message is bytes or another buffer, not %.100s",
+                         Py_TYPE(message)->tp_name);
+            return nullptr;
+        }
+        return send_bytes(*peer, kind, {static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)},
+                          blocking);
+    }
+    const int kind = kind_for(message);
+    if (kind < 0) return nullptr;
+    Reference bytes = Reference::steal(PyObject_CallOneArg(encode_.get(), message));
+    if (!bytes) return nullptr;
+    return send_bytes(*peer, kind,
+                      {PyBytes_AS_STRING(bytes.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.get()))},
+                      blocking);
+}
+
+// Sends all of them, waiting as needed. False with an exception set; `before` were sent earlier by the
+// same call.
+bool NodeCore::send_spans(Peer& peer, int kind, const Message* messages, std::size_t count, std::size_t before,
+                          Node::Sending& sending) {
+    const auto user_kind = static_cast<std::uint16_t>(kind);
+    std::size_t at = 0;
+    while (at < count) {
+        std::size_t taken = 0;
+        const Attempt attempt = node_->try_packed(peer, user_kind, messages + at, count - at, taken);
+        at += taken;
+        if (attempt.status == Status::sent) continue;
+        Outcome outcome;
+        {
+            Released released;
+            if (attempt.status == Status::large) {
+                if (messages[at].size > node_->message_limit(peer)) {
+                    outcome = {Outcome::Code::too_large,
+                               "a message of " + std::to_string(messages[at].size) + " bytes is over the limit of " +
+                                   std::to_string(node_->message_limit(peer)) + "; raise max_message_bytes",
+                               {}, {}};
+                } else {
+                    const std::uint32_t session = sending.session;
+                    outcome = node_->send_large(sending, user_kind, messages[at], released.interrupted());
+                    if (outcome.ok() && (session != 0 || sending.session != 0)) ++at;
+                }
+            } else {
+                outcome = node_->wait(sending, attempt, released.interrupted());
+            }
+        }
+        if (!outcome.ok()) {
+            raise_outcome(outcome, peer.id, kind, now_ns() - sending.began, before + at);
+            return false;
+        }
+    }
+    return true;
+}
+
+PyObject* NodeCore::send_many(PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    static const char* const expected[] = {"target", "messages", "kind"};
+    PyObject* values[3] = {};
+    if (!read_arguments("send_many", arguments, count, names, expected, 3, 2, values)) return nullptr;
+    if (values[0] == nullptr || values[1] == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "send_many() needs a target and messages");
+        return nullptr;
+    }
+    if (node_->forked()) return raise_forked();
+    const long id = PyLong_AsLong(values[0]);
+    if (id == -1 && PyErr_Occurred()) return nullptr;
+    Peer* peer = find(id);
+    if (peer == nullptr) return nullptr;
+    // A tuple of our own: nobody can change it while we wait.
+    Reference items = Reference::steal(PySequence_Tuple(values[1]));
+    if (!items) return nullptr;
+    const Py_ssize_t total = PyTuple_GET_SIZE(items.get());
+    if (total == 0) Py_RETURN_NONE;
+
+    int kind = -1;
+    std::vector<Reference> encoded;
+    if (values[2] != nullptr && values[2] != Py_None) {
+        kind = read_kind(values[2]);
+        if (kind < 0) return nullptr;
+    }
+    std::vector<Message> spans(static_cast<std::size_t>(total));
+    const bool typed = kind < 0;
+    for (Py_ssize_t i = 0; i < total; ++i) {
+        PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+        if (typed) {
+            const int own = kind_for(item);
+            if (own < 0) return nullptr;
+            if (kind >= 0 && own != kind) {
+                PyErr_SetString(PyExc_TypeError, "send_many() takes messages of one kind");
+                return nullptr;
+            }
+            kind = own;
+            encoded.push_back(Reference::steal(PyObject_CallOneArg(encode_.get(), item)));
+            item = encoded.back().get();
+            if (item == nullptr) return nullptr;
+        } else if (!PyBytes_Check(item)) {
+            PyErr_Format(PyExc_TypeError, "send_many() takes bytes; item %zd is %.100s", i, Py_TYPE(item)->tp_name);
+            return nullptr;
+        }
+        spans[static_cast<std::size_t>(i)] = {PyBytes_AS_STRING(item), static_cast<std::size_t>(PyBytes_GET_SIZE(item))};
+    }
+    Node::Sending sending{*peer, send_deadline(), now_ns()};
+    if (!send_spans(*peer, kind, spans.data(), spans.size(), 0, sending)) return nullptr;
+    Py_RETURN_NONE;
+}
+
+PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    static const char* const expected[] = {"target", "data", "offsets", "kind"};
+    PyObject* values[4] = {};
+    if (!read_arguments("send_packed", arguments, count, names, expected, 4, 3, values)) return nullptr;
+    if (values[0] == nullptr || values[1] == nullptr || values[2] == nullptr || values[3] == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "send_packed() needs a target, data, offsets and kind=");
+        return nullptr;
+    }
+    if (node_->forked()) return raise_forked();
+    const long id = PyLong_AsLong(values[0]);
+    if (id == -1 && PyErr_Occurred()) return nullptr;
+    Peer* peer = find(id);
+    const int kind = peer ? read_kind(values[3]) : -1;
+    if (kind < 0) return nullptr;
+    View data, offsets;
+    if (!data.take(values[1], PyBUF_SIMPLE) || !offsets.take(values[2], PyBUF_ND | PyBUF_FORMAT)) return nullptr;
+    const Py_ssize_t width = offsets->itemsize;
+    const char format = offsets->format ? offsets->format[std::strlen(offsets->format) - 1] : 'B';
+    if ((width != 4 && width != 8) || std::strchr("ilq", format) == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "offsets are a buffer of int32 or int64, such as array('i') or an Arrow buffer "
+                                         "viewed as integers");
+        return nullptr;
+    }
+    const Py_ssize_t entries = offsets->len / width;
+    auto offset = [&](Py_ssize_t at) -> std::int64_t {
+        if (width == 4) {
+            std::int32_t value;
+            std::memcpy(&value, static_cast<const char*>(offsets->buf) + 4 * at, 4);
+            return value;
+        }
+        std::int64_t value;
+        std::memcpy(&value, static_cast<const char*>(offsets->buf) + 8 * at, 8);
+        return value;
+    };
+    if (entries == 0) {
+        PyErr_SetString(PyExc_ValueError, "offsets hold one entry more than there are messages, so at least one");
+        return nullptr;
+    }
+    std::int64_t last = offset(0);
+    bool rising = last >= 0;
+    for (Py_ssize_t i = 1; i < entries; ++i) {
+        const std::int64_t next = offset(i);
+        rising &= next >= last;
+        last = next;
+    }
+    if (!rising || last > data->len) {
+        PyErr_SetString(PyExc_ValueError, "offsets must rise from 0 on and end within the data");
+        return nullptr;
+    }
+    Node::Sending sending{*peer, send_deadline(), now_ns()};
+    std::vector<Message> spans;
+    const auto* base = static_cast<const char*>(data->buf);
+    for (Py_ssize_t at = 0; at + 1 < entries;) {
+        spans.clear();
+        const std::size_t before = static_cast<std::size_t>(at);
+        for (; at + 1 < entries && spans.size() < kSpansPerTurn; ++at) {
+            const std::int64_t begin = offset(at);
+            spans.push_back({base + begin, static_cast<std::size_t>(offset(at + 1) - begin)});
+        }
+        if (!send_spans(*peer, kind, spans.data(), spans.size(), before, sending)) return nullptr;
+    }
+    Py_RETURN_NONE;
+}
+
+bool NodeCore::flush(int only, double timeout) {
+    if (node_->forked()) {
+        raise_forked();
+        return false;
+    }
+    const Nanos began = now_ns();
+    const Nanos deadline = timeout < 0 ? kNever : began + seconds_to_ns(timeout);
+    Outcome outcome;
+    std::uint16_t at = 0;
+    {
+        Released released;
+        outcome = node_->flush_peers(static_cast<std::uint16_t>(only), deadline, released.interrupted(), at);
+    }
+    if (outcome.ok()) return true;
+    if (outcome.code == Outcome::Code::timeout) {
+        raise("SendTimeout",
+              "node " + std::to_string(at) + " has not handled everything in " + std::to_string(timeout) +
+                  " s; wait longer, or look at what its handlers do",
+              facts("{sisd}", "peer", at, "waited", static_cast<double>(now_ns() - began) / kSecond));
+    } else {
+        raise_outcome(outcome, at, 0, now_ns() - began, 0);
+    }
+    return false;
+}
+
+}  // namespace antiphon::python

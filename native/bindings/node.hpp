@@ -1,0 +1,74 @@
+// The native half of antiphon.Node.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "bindings/tasks.hpp"
+
+namespace antiphon::python {
+
+class Inbox;
+
+// What `on` returns: closes the registration.
+class Handle {
+   public:
+    Handle(std::shared_ptr<Node> node, std::shared_ptr<Registration> registration, std::shared_ptr<Handler> handler,
+           std::vector<std::shared_ptr<HandlerTask>> tasks)
+        : node_(std::move(node)),
+          registration_(std::move(registration)),
+          handler_(std::move(handler)),
+          tasks_(std::move(tasks)) {}
+    // With the interpreter's lock, which it lets go while a running slice ends.
+    void close();
+    void drop();  // the node is closed: lets go of the handler
+
+    const Handler& handler() const { return *handler_; }
+    const Registration& registration() const { return *registration_; }
+    bool active() const { return registration_->active.load(std::memory_order_relaxed); }
+
+   private:
+    std::shared_ptr<Node> node_;
+    std::shared_ptr<Registration> registration_;
+    std::shared_ptr<Handler> handler_;
+    std::vector<std::shared_ptr<HandlerTask>> tasks_;
+};
+
+class NodeCore {
+   public:
+    NodeCore(NodeOptions options, Reference kind_of, Reference encode);
+    ~NodeCore();
+
+    void start();
+    bool close(double drain);
+    std::shared_ptr<Handle> on(std::uint16_t kind, Reference call, Reference decode, Reference on_error, bool batch,
+                               int tasks, std::uint64_t capacity, WhenFull when_full);
+    std::shared_ptr<Inbox> inbox(std::uint16_t kind, Reference decode, std::uint64_t capacity, WhenFull when_full);
+    void set_on_event(Reference call);
+
+    // The sending calls; null with an exception set.
+    PyObject* send(PyObject* const* arguments, Py_ssize_t count, PyObject* names, bool blocking);
+    PyObject* send_many(PyObject* const* arguments, Py_ssize_t count, PyObject* names);
+    PyObject* send_packed(PyObject* const* arguments, Py_ssize_t count, PyObject* names);
+    bool flush(int peer, double timeout);  // false with an exception set; peer 0: all
+
+    std::shared_ptr<Node> node() { return node_; }
+    const std::vector<std::shared_ptr<Handle>>& handles() const { return handles_; }
+
+   private:
+    Peer* find(long id);
+    PyObject* send_bytes(Peer& peer, int kind, Message message, bool blocking);
+    bool send_spans(Peer& peer, int kind, const Message* messages, std::size_t count, std::size_t before,
+                    Node::Sending& sending);
+    Nanos send_deadline() const;
+    int kind_for(PyObject* message);  // -1 with an exception set
+
+    std::shared_ptr<Node> node_;
+    std::shared_ptr<EventTask> events_;
+    Reference kind_of_, encode_, kinds_;
+    std::vector<std::shared_ptr<Handle>> handles_;
+    bool started_ = false, kept_ = false;
+};
+
+}  // namespace antiphon::python

@@ -1,0 +1,128 @@
+#include "bindings/python.hpp"
+
+#include <cstdarg>
+#include <cstdio>
+
+namespace antiphon::python {
+
+namespace {
+
+unsigned long main_thread = 0;
+thread_local PyThreadState* own_state = nullptr;
+
+std::string seconds_text(Nanos ns) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(ns) / kSecond);
+    return text;
+}
+
+}  // namespace
+
+void remember_main_thread() {
+    // The module may be imported by another thread; only `threading` knows which one is the main.
+    Reference module = Reference::steal(PyImport_ImportModule("threading"));
+    if (!module) return PyErr_Clear();
+    Reference main = Reference::steal(PyObject_CallMethod(module.get(), "main_thread", nullptr));
+    Reference ident = Reference::steal(main ? PyObject_GetAttrString(main.get(), "ident") : nullptr);
+    if (ident) main_thread = PyLong_AsUnsignedLong(ident.get());
+    PyErr_Clear();
+}
+
+bool on_main_thread() { return PyThread_get_thread_ident() == main_thread; }
+
+Released::Released() : main_(on_main_thread()), state_(nullptr) {
+    ask_ = [this] {
+        PyEval_RestoreThread(state_);
+        const bool raised = PyErr_CheckSignals() != 0;
+        state_ = PyEval_SaveThread();
+        return raised;
+    };
+    state_ = PyEval_SaveThread();
+}
+
+Entered::Entered() {
+    if (own_state == nullptr) own_state = PyThreadState_New(PyInterpreterState_Main());
+    state_ = own_state;
+    PyEval_RestoreThread(state_);
+}
+
+Entered::~Entered() { PyEval_SaveThread(); }
+
+void forget_thread_state() {
+    if (own_state == nullptr) return;
+    PyEval_RestoreThread(own_state);
+    PyThreadState_Clear(own_state);
+    PyThreadState_DeleteCurrent();
+    own_state = nullptr;
+}
+
+Reference facts(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    Reference made = Reference::steal(Py_VaBuildValue(format, arguments));
+    va_end(arguments);
+    return made;
+}
+
+PyObject* raise(const char* name, const std::string& text, Reference facts) {
+    Reference errors = Reference::steal(PyImport_ImportModule("antiphon.errors"));
+    if (!errors) return nullptr;
+    Reference type = Reference::steal(PyObject_GetAttrString(errors.get(), name));
+    Reference arguments = Reference::steal(Py_BuildValue("(s)", text.c_str()));
+    if (!type || !arguments) return nullptr;
+    Reference error = Reference::steal(PyObject_Call(type.get(), arguments.get(), facts.get()));
+    if (error) PyErr_SetObject(type.get(), error.get());
+    return nullptr;
+}
+
+PyObject* raise_forked() {
+    return raise("Closed",
+                 "this node belongs to the process that this one was forked from; make a node of your own "
+                 "after the fork, or use the 'spawn' start method",
+                 facts("{ss}", "what", "node"));
+}
+
+PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent) {
+    const std::string where = "node " + std::to_string(peer);
+    const std::string at = outcome.address.empty() ? where : where + " at " + outcome.address;
+    const double seconds = static_cast<double>(waited) / kSecond;
+    switch (outcome.code) {
+        case Outcome::Code::ok: break;
+        case Outcome::Code::interrupted: return nullptr;  // the signal handler's exception is set
+        case Outcome::Code::timeout:
+            return raise("SendTimeout",
+                         where + " took nothing more in " + seconds_text(waited) +
+                             ": its handler or inbox is behind, or hangs; send less, wait longer "
+                             "(send_timeout), or use try_send",
+                         facts("{sisisdsn}", "peer", peer, "kind", kind, "waited", seconds, "sent",
+                               static_cast<Py_ssize_t>(sent)));
+        case Outcome::Code::unreachable:
+            return raise("PeerUnreachable", at + " cannot be reached: " + outcome.text,
+                         facts("{sissss}", "peer", peer, "address", outcome.address.c_str(), "reason",
+                               outcome.text.c_str()));
+        case Outcome::Code::authentication:
+            return raise("AuthenticationFailed", at + ": " + outcome.text + "; give both nodes the same secret",
+                         facts("{sissss}", "peer", peer, "address", outcome.address.c_str(), "reason",
+                               outcome.text.c_str()));
+        case Outcome::Code::duplicate:
+            return raise("DuplicateNode", outcome.text + "; give one of them another id",
+                         facts("{sissss}", "id", peer, "address", outcome.address.c_str(), "other",
+                               outcome.other.c_str()));
+        case Outcome::Code::protocol:
+            return raise("ProtocolError", at + ": " + outcome.text + "; use versions that overlap",
+                         facts("{si}", "peer", peer));
+        case Outcome::Code::unknown_peer:
+            return raise("UnknownPeer",
+                         where + " is not known; give its address in peers= or with add_peer(), or let it "
+                                 "connect first",
+                         facts("{si}", "peer", peer));
+        case Outcome::Code::too_large:
+            return raise("MessageTooLarge", outcome.text, facts("{}"));
+        case Outcome::Code::closed:
+            return raise("Closed", "this node is closed, or closing; nothing can be sent any more",
+                         facts("{ss}", "what", "node"));
+    }
+    return nullptr;
+}
+
+}  // namespace antiphon::python

@@ -1,0 +1,78 @@
+// What the bindings share: the interpreter's lock, errors, and references.
+#pragma once
+
+#include <Python.h>
+
+#include <string>
+
+#include "node/node.hpp"
+
+namespace antiphon::python {
+
+// A strong reference. Every use holds the interpreter's lock.
+class Reference {
+   public:
+    Reference() = default;
+    static Reference steal(PyObject* object) {
+        Reference reference;
+        reference.object_ = object;
+        return reference;
+    }
+    static Reference share(PyObject* object) { return steal(Py_XNewRef(object)); }
+    Reference(Reference&& other) noexcept : object_(other.release()) {}
+    Reference& operator=(Reference&& other) noexcept {
+        PyObject* old = object_;
+        object_ = other.release();
+        Py_XDECREF(old);
+        return *this;
+    }
+    ~Reference() { Py_XDECREF(object_); }
+
+    PyObject* get() const { return object_; }
+    PyObject* release() { return std::exchange(object_, nullptr); }
+    explicit operator bool() const { return object_ != nullptr; }
+
+   private:
+    PyObject* object_ = nullptr;
+};
+
+// Lets go of the interpreter's lock while it lives. On the main thread, interrupted() takes it back
+// for a moment to run signal handlers; true when one of them raised.
+class Released {
+   public:
+    Released();
+    ~Released() { PyEval_RestoreThread(state_); }
+    Released(const Released&) = delete;
+    Released& operator=(const Released&) = delete;
+
+    // What a wait is to ask; null off the main thread, where Python runs no signal handlers.
+    const Interrupted* interrupted() const { return main_ ? &ask_ : nullptr; }
+
+   private:
+    bool main_;
+    PyThreadState* state_;
+    Interrupted ask_;
+};
+
+bool on_main_thread();
+void remember_main_thread();
+
+// A scheduler thread's own thread state: made on first use, kept until the thread ends.
+class Entered {
+   public:
+    Entered();
+    ~Entered();
+
+   private:
+    PyThreadState* state_;
+};
+void forget_thread_state();  // the thread ends
+
+// Raises `antiphon.errors.<name>(text, **facts)`; takes the facts. Always returns null.
+PyObject* raise(const char* name, const std::string& text, Reference facts = {});
+// A dict of facts; null entries of the format are as in Py_BuildValue("{...}").
+Reference facts(const char* format, ...);
+PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent);
+PyObject* raise_forked();
+
+}  // namespace antiphon::python

@@ -1,0 +1,148 @@
+#include "bindings/tasks.hpp"
+
+#include <algorithm>
+
+#include "bindings/batch.hpp"
+
+namespace antiphon::python {
+
+namespace {
+
+// Quick handlers are not charged a look at the clock per call: the distance between two looks grows
+// while they come soon after each other, and falls back to one call when a call was slow.
+constexpr std::uint32_t kCallsPerLook = 16;
+constexpr Nanos kSoon = 50 * kMicrosecond;
+constexpr std::size_t kMostEvents = 4096;
+
+void report(const Handler& handler, std::uint16_t source) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
+    Reference done = Reference::steal(PyObject_CallFunction(handler.on_error.get(), "iiO", handler.kind, source,
+                                                            value ? value : Py_None));
+    if (!done) PyErr_WriteUnraisable(handler.on_error.get());
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
+void call(const Handler& handler, PyObject* source, std::uint16_t id, Reference data, std::uint64_t& failed) {
+    if (data && handler.decode) {
+        PyObject* raw = data.get();
+        data = Reference::steal(PyObject_CallOneArg(handler.decode.get(), raw));
+    }
+    if (data) {
+        PyObject* arguments[] = {nullptr, source, data.get()};
+        PyObject* result = PyObject_Vectorcall(handler.call.get(), arguments + 1,
+                                               2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+        if (result != nullptr) {
+            Py_DECREF(result);
+            return;
+        }
+    }
+    ++failed;
+    report(handler, id);
+}
+
+}  // namespace
+
+HandlerTask::~HandlerTask() {
+    if (begun_) node_->finish(run_);
+}
+
+bool HandlerTask::run_slice(Nanos until) {
+    TaskQueue& queue = *registration_->queue;
+    TaskQueue::Slice slice;
+    queue.begin(slice);
+    // The interpreter's lock is taken once per slice, and only when there is something to hand over.
+    if (begun_ || queue.pop(run_, slice)) {
+        Entered entered;
+        const Nanos began = now_ns();
+        do {
+            if (!begun_) {
+                cursor_ = RunCursor(run_);
+                begun_ = true;
+            }
+            handle(until);
+            if (begun_) break;
+        } while (now_ns() < until && queue.pop(run_, slice));
+        handler_->busy_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - began), std::memory_order_relaxed);
+    }
+    queue.end(slice);
+    return begun_ || !queue.empty();
+}
+
+// Hands messages of the current run to the handler until the run or the slice ends.
+void HandlerTask::handle(Nanos until) {
+    Handler& handler = *handler_;
+    const std::uint32_t before = cursor_.left();
+    std::uint64_t failed = 0, calls = 0;
+    Reference source = Reference::steal(PyLong_FromLong(run_.source));
+    if (registration_->queue->closed() || !source) {
+        // Nobody is to see these any more.
+    } else if (handler.batch) {
+        call(handler, source.get(), run_.source, Reference::steal(make_batch(run_, cursor_)), failed);
+        ++calls;
+        failed *= before;
+    } else {
+        const char* data;
+        std::size_t size;
+        std::uint32_t distance = 1, to_look = 1;
+        Nanos looked = now_ns();
+        while (cursor_.left() != 0) {
+            cursor_.next(data, size);
+            call(handler, source.get(), run_.source,
+                 Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size))), failed);
+            ++calls;
+            if (--to_look != 0) continue;
+            const Nanos now = now_ns();
+            if (now >= until) break;
+            distance = now - looked < kSoon ? std::min(distance * 2, kCallsPerLook) : 1;
+            to_look = distance;
+            looked = now;
+        }
+    }
+    const std::uint32_t left = handler.batch ? 0 : cursor_.left();
+    handler.handled.fetch_add(before - left, std::memory_order_relaxed);
+    handler.calls.fetch_add(calls, std::memory_order_relaxed);
+    handler.failed.fetch_add(failed, std::memory_order_relaxed);
+    if (left != 0 && !registration_->queue->closed()) {
+        node_->progress(run_, run_.count - left);
+    } else {
+        node_->finish(run_);
+        begun_ = false;
+    }
+}
+
+void EventTask::push(Event event) {
+    {
+        std::lock_guard lock(mutex_);
+        if (events_.size() >= kMostEvents) events_.pop_front();
+        events_.push_back(std::move(event));
+    }
+    if (auto node = node_.lock()) node->scheduler().notify(*this);
+}
+
+void EventTask::set_call(Reference call) { call_ = std::move(call); }
+
+bool EventTask::run_slice(Nanos until) {
+    Entered entered;
+    for (;;) {
+        Event event;
+        {
+            std::lock_guard lock(mutex_);
+            if (events_.empty()) return false;
+            if (now_ns() >= until) return true;
+            event = std::move(events_.front());
+            events_.pop_front();
+        }
+        if (!call_) continue;
+        Reference call = Reference::share(call_.get());
+        Reference done = Reference::steal(PyObject_CallFunction(call.get(), "iis", static_cast<int>(event.type),
+                                                                event.peer, event.reason.c_str()));
+        if (!done) PyErr_WriteUnraisable(call.get());
+    }
+}
+
+}  // namespace antiphon::python

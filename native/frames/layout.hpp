@@ -1,0 +1,71 @@
+// The wire: frame header, flags, and the registry of the library's own kinds.
+//
+// Every frame is a header of twelve bytes and `length` bytes behind it, little-endian. Kinds 0 to 63
+// are the library's; the numbers below are the only place where they are given out.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace antiphon {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
+
+struct Header {
+    std::uint32_t length;
+    std::uint16_t kind;
+    std::uint16_t flags;
+    std::uint32_t flow;
+};
+inline constexpr std::size_t kHeaderBytes = 12;
+static_assert(sizeof(Header) == kHeaderBytes);
+
+inline Header load_header(const char* at) {
+    Header header;
+    std::memcpy(&header, at, kHeaderBytes);
+    return header;
+}
+
+enum Flag : std::uint16_t {
+    kPacked = 1,    // u32 count, u32 lengths[count], then the payloads without a gap
+    kFragment = 2,  // u64 message id, then a part of a large message
+    kLast = 4,      // the last part
+};
+inline constexpr std::uint16_t kKnownFlags = kPacked | kFragment | kLast;
+
+inline constexpr std::uint16_t kFirstUserKind = 64;
+
+enum class Control : std::uint16_t {
+    hello = 1,      // dialler: who I am, which way the data goes, a nonce
+    reply = 2,      // acceptor: who I am, a nonce, the proof of the secret
+    confirm = 3,    // dialler: the proof of the secret
+    refuse = 4,     // either: why not
+    ready = 5,      // data receiver: every registration is announced, send
+    liveness = 6,   // either: I live; milliseconds that my oldest work has waited
+    probe = 7,      // either: answer with liveness at once
+    bye = 8,        // data sender: nothing follows; receiver: I am closing
+    announce = 9,   // data receiver: kind -> flow, least charge
+    withdraw = 10,  // data receiver: this kind has no flow any more
+    open = 11,      // data sender: I want a window on this flow
+    shut = 12,      // data sender: I am idle, take the window back
+    window = 13,    // data receiver: your window on this flow, and the credit unit
+    credit = 14,    // data receiver: so many units and messages handled
+    flush = 15,     // data sender: tell me when all before this is handled
+    flushed = 16,   // data receiver: it is
+    reserve = 17,   // data sender: a large message of so many bytes wants to come
+    reserved = 18,  // data receiver: let it come
+    cancel = 19,    // data sender: forget that large message
+    pad = 20,       // data sender: an aborted claim; skip
+    dial_me = 21,   // data receiver: I cannot reach you, open a channel for me to send on
+};
+
+inline constexpr std::uint32_t kMagic = 0x48504e41;  // "ANPH"
+inline constexpr std::uint16_t kVersionMin = 1;
+inline constexpr std::uint16_t kVersionMax = 1;
+inline constexpr std::uint32_t kFeatures = 0;
+// No control frame is longer, so that a stranger cannot make us hold more.
+inline constexpr std::size_t kMaxControlBytes = 4096;
+
+}  // namespace antiphon

@@ -1,0 +1,61 @@
+// One socket between two nodes: data one way, control the other. Belongs to the selector thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "frames/data_parser.hpp"
+#include "selector/address.hpp"
+#include "selector/selector.hpp"
+
+namespace antiphon {
+
+class Node;
+class Peer;
+
+struct Channel : Watcher {
+    enum class State : std::uint8_t {
+        connecting,     // dialled, the socket is not connected yet
+        await_hello,    // accepted
+        await_reply,    // dialled, hello sent
+        probing,        // identity clashes with a live incarnation that is being asked
+        await_confirm,  // accepted, reply sent
+        await_ready,    // we send on it, the receiver has yet to announce its registrations
+        open,
+    };
+
+    Channel(Node& node_, int fd_, bool dialled_) : node(node_), fd(fd_), dialled(dialled_) {}
+    void ready(std::uint32_t events) override;
+
+    Node& node;
+    int fd;
+    const bool dialled;
+    bool sends = false;  // this node sends data on it
+    State state = State::connecting;
+    Peer* peer = nullptr;        // dialled: from the start; accepted: once it is proven
+    std::uint16_t claimed_id = 0;  // accepted: who it says it is
+    std::uint64_t incarnation = 0;
+    std::string remote_address;  // advertised
+    std::string dial_address;
+    std::vector<Endpoint> endpoints;  // left to try
+    bool remote_undiallable = false;
+    std::uint64_t remote_max_message = 0;
+    std::uint32_t remote_max_frame = 0;
+    std::string hello, reply;  // as they went over the wire, for the proof
+    std::string control_in;    // bytes of control frames that are not complete
+    std::string out;           // bytes to write, until the channel belongs to a peer and on the back
+    std::size_t written = 0;
+    std::unique_ptr<DataParser> parser;
+    std::uint32_t watching = 0;
+    bool paused = false;       // no receive buffer was left
+    bool bye_sent = false;
+    std::string farewell;      // the peer's last word on the data direction
+    std::uint64_t timer = 0;
+    Nanos last_written = 0;
+    std::uint64_t wire_in = 0;
+};
+
+}  // namespace antiphon

@@ -1,0 +1,709 @@
+// Connections: dialling, accepting, reading, writing, losing. All on the selector thread, but for the
+// helper's name look-ups.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/descriptors.hpp"
+#include "base/spin.hpp"
+#include "node/node.hpp"
+#include "node/sink.hpp"
+
+namespace antiphon {
+
+namespace {
+
+constexpr std::size_t kWriteChunk = 256 << 10;  // released at once, so that producers can go on
+constexpr std::size_t kWriteTurn = 4 << 20;     // then the others have their turn
+constexpr std::size_t kReadTurn = 1 << 20;
+constexpr std::size_t kMaxLane = 1 << 20;  // a peer that makes us answer and never reads is cut off
+constexpr std::size_t kMaxStrangers = 512;
+constexpr int kDeadAfter = 5;  // heartbeats
+constexpr Nanos kFirstBackOff = 20 * kMillisecond, kLongestBackOff = kSecond;
+constexpr std::size_t kBackBuffer = 16 << 10;
+
+std::string error_text(int error) { return std::strerror(error); }
+
+}  // namespace
+
+void Channel::ready(std::uint32_t events) { node.channel_ready(*this, events); }
+
+bool Node::apply_interests() {
+    bool any = false;
+    if (buffer_returned_.exchange(false, std::memory_order_seq_cst)) {
+        std::vector<Channel*> hungry;
+        hungry.swap(starved_);
+        for (Channel* channel : hungry) {
+            if (channels_.count(channel) == 0) continue;
+            channel->paused = false;
+            add_interest(*channel->peer, kRead);
+        }
+    }
+    any |= interests_.take([&](Peer& peer, std::uint8_t interests) {
+        if (interests & kConnect) connect(peer);
+        if ((interests & kReadBack) && peer.out) open_reading(*peer.out);
+        if ((interests & kRead) && peer.in) open_reading(*peer.in);
+        if (interests & kWriteBack) write_back(peer);
+        if (interests & kWrite) write_out(peer);
+        if (interests & kClose) take_down(peer, "the peer was removed");
+    });
+    return any;
+}
+
+void Node::open_reading(Channel& channel) {
+    if (channel.paused || (channel.watching & EPOLLIN)) return;
+    channel.watching |= EPOLLIN;
+    selector_.change(channel.fd, channel.watching, &channel);
+}
+
+void Node::want_writable(Channel& channel, bool wanted) {
+    const std::uint32_t watching =
+        wanted ? channel.watching | EPOLLOUT : channel.watching & ~std::uint32_t{EPOLLOUT};
+    if (watching == channel.watching) return;
+    channel.watching = watching;
+    selector_.change(channel.fd, watching, &channel);
+}
+
+// --- opening ---------------------------------------------------------------------------------------
+
+void Node::connect(Peer& peer) {
+    if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
+    if (peer.out || peer.dialling || peer.resolving || peer.retry_timer != 0) return;
+    if (peer.id == id()) return dial_self(peer);
+    std::string address;
+    {
+        std::lock_guard lock(peer.mutex);
+        address = peer.explicit_address;
+    }
+    if (address.empty() && !peer.undiallable) address = peer.learned_address;
+    if (!address.empty()) return dial(peer, address, false);
+    if (peer.in == nullptr) {
+        return dial_failed(peer, {Failure::Code::unreachable, "no address is known for it", "", ""}, false);
+    }
+    // It cannot be dialled, but it has dialled us: ask for a second channel.
+    peer.send_back(Control::dial_me, {});
+    write_back(peer);
+    peer.retry_timer = selector_.at(selector_.now() + kLongestBackOff, [this, &peer] {
+        peer.retry_timer = 0;
+        if (selector_.now() < peer.wanted_until.load()) connect(peer);
+    });
+}
+
+void Node::connect_for_peer(Peer& peer) {
+    if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
+    if (peer.in || peer.offering || !peer.out) return;
+    dial(peer, peer.out->dial_address, true);
+}
+
+void Node::dial_self(Peer& peer) {
+    int pair[2];
+    if (open_socket_pair(SOCK_STREAM, pair) != 0) {
+        return dial_failed(peer, {Failure::Code::unreachable, error_text(errno), "", ""}, true);
+    }
+    set_buffers(pair[0], {static_cast<int>(options_.socket_buffer_bytes), 0});
+    Channel* channel = new_channel(pair[0], true);
+    channel->sends = true;
+    channel->peer = &peer;
+    peer.dialling = channel;
+    adopt_socket(pair[1]);
+    say_hello(*channel);
+}
+
+void Node::dial(Peer& peer, const std::string& text, bool yours) {
+    Address address;
+    try {
+        address = Address::parse(text);
+    } catch (const std::exception& error) {
+        return dial_failed(peer, {Failure::Code::unreachable, error.what(), text, ""}, true);
+    }
+    if (address.scheme == Address::Scheme::in_process) {
+        return dial_endpoints(peer, text, {Endpoint{}}, yours);
+    }
+    if (is_numeric(address)) {
+        std::string error;
+        return dial_endpoints(peer, text, resolve(address, error), yours);
+    }
+    peer.resolving = true;
+    ask_helper([this, &peer, address, text, yours] {
+        auto error = std::make_shared<std::string>();
+        auto endpoints = std::make_shared<std::vector<Endpoint>>(resolve(address, *error));
+        selector_.post([this, &peer, text, yours, endpoints, error] {
+            peer.resolving = false;
+            if (endpoints->empty()) {
+                return dial_failed(peer, {Failure::Code::unreachable, *error, text, ""}, false);
+            }
+            dial_endpoints(peer, text, std::move(*endpoints), yours);
+        });
+    });
+}
+
+void Node::dial_endpoints(Peer& peer, const std::string& text, std::vector<Endpoint> endpoints,
+                          bool yours) {
+    if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
+    const int large = static_cast<int>(options_.socket_buffer_bytes), small = kBackBuffer;
+    const Address address = Address::parse(text);
+    while (!endpoints.empty()) {
+        const Endpoint endpoint = endpoints.front();
+        endpoints.erase(endpoints.begin());
+        const int fd = transport_for(address).dial(
+            address, endpoint, yours ? BufferSizes{small, large} : BufferSizes{large, small});
+        if (fd < 0) {
+            if (!endpoints.empty()) continue;
+            return dial_failed(peer, {Failure::Code::unreachable, error_text(errno), text, ""}, false);
+        }
+        Channel* channel = new_channel(fd, true);
+        channel->sends = !yours;
+        channel->peer = &peer;
+        channel->dial_address = text;
+        channel->endpoints = std::move(endpoints);
+        (yours ? peer.offering : peer.dialling) = channel;
+        want_writable(*channel, true);
+        return;
+    }
+}
+
+void Node::dial_failed(Peer& peer, Failure failure, bool fatal) {
+    if (peer.out) return;
+    if (failure.code == Failure::Code::duplicate && options_.id == 0 && !peer.up) {
+        // Our id was drawn, and is taken: draw another, unless somebody knows us by it already.
+        std::lock_guard lock(mutex_);
+        const bool known = std::any_of(peer_list_.begin(), peer_list_.end(),
+                                       [](const auto& other) { return other->up; });
+        if (!known) {
+            draw_id();
+            fatal = false;
+        }
+    }
+    if (!fatal && peer.in && !peer.undiallable && !failure.address.empty()) {
+        // Dialling back failed, as it does from containers: the peer can open the channel for us.
+        peer.undiallable = true;
+        std::lock_guard lock(peer.mutex);
+        if (!peer.explicit_address.empty()) peer.undiallable = false;
+    }
+    const Nanos now = selector_.now();
+    const Nanos wanted = peer.wanted_until.load(std::memory_order_relaxed);
+    bool give_up = fatal || now >= wanted;
+    {
+        std::lock_guard lock(peer.mutex);
+        peer.failure = std::move(failure);
+        if (give_up) ++peer.failures;
+    }
+    if (give_up) {
+        peer.attempts = 0;
+        peer.wake();
+        return;
+    }
+    Nanos pause = std::min(kFirstBackOff << std::min(peer.attempts++, 10), kLongestBackOff);
+    pause = pause / 2 + static_cast<Nanos>(random_u64() % static_cast<std::uint64_t>(pause / 2 + 1));
+    peer.retry_timer = selector_.at(now + pause, [this, &peer] {
+        peer.retry_timer = 0;
+        if (selector_.now() < peer.wanted_until.load()) {
+            connect(peer);
+        } else {
+            std::unique_lock lock(peer.mutex);
+            ++peer.failures;
+            lock.unlock();
+            peer.wake();
+        }
+    });
+}
+
+Channel* Node::new_channel(int fd, bool dialled) {
+    auto* channel = new Channel(*this, fd, dialled);
+    channel->watching = EPOLLIN;
+    channel->last_written = selector_.now();
+    channels_.insert(channel);
+    selector_.watch(fd, channel->watching, channel);
+    channel->timer = selector_.at(selector_.now() + options_.connect_timeout, [this, channel] {
+        channel->timer = 0;
+        channel_failed(*channel, "no complete hand-shake in time");
+    });
+    return channel;
+}
+
+void Node::accept_all() {
+    for (;;) {
+        const int fd = transport_for(listen_address_).accept(listener_);
+        if (fd < 0) {
+            // Out of descriptors: the waiting connection stays in the backlog, and the next one that
+            // closes makes room. Not watching meanwhile, or the loop would spin on it.
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                warn(0, "cannot accept a connection: " + error_text(errno));
+                selector_.change(listener_, 0, &door_);
+                selector_.at(selector_.now() + 100 * kMillisecond,
+                             [this] { if (listener_ >= 0) selector_.change(listener_, EPOLLIN, &door_); });
+            }
+            return;
+        }
+        adopt_socket(fd);
+    }
+}
+
+void Node::adopt_socket(int fd) {
+    std::size_t strangers = 0;
+    for (const Channel* channel : channels_) strangers += channel->peer == nullptr;
+    if (strangers >= kMaxStrangers) {
+        refused_.fetch_add(1, std::memory_order_relaxed);
+        close_descriptor(fd);
+        return;
+    }
+    new_channel(fd, false)->state = Channel::State::await_hello;
+}
+
+// --- ending ----------------------------------------------------------------------------------------
+
+void Node::close_channel(Channel* channel) {
+    if (channel->timer != 0) selector_.cancel(channel->timer);
+    selector_.unwatch(channel->fd, channel);
+    close_descriptor(channel->fd);
+    channels_.erase(channel);
+    delete channel;
+}
+
+void Node::channel_failed(Channel& channel, const std::string& reason) {
+    Peer* peer = channel.peer;
+    if (peer == nullptr || (peer->dialling != &channel && peer->offering != &channel &&
+                            peer->out != &channel && peer->in != &channel)) {
+        if (peer == nullptr && channel.wire_in != 0) {
+            refused_.fetch_add(1, std::memory_order_relaxed);
+            warn(channel.claimed_id, "a connection was dropped: " + reason);
+        }
+        return close_channel(&channel);
+    }
+    if (peer->dialling == &channel || peer->offering == &channel) {
+        const bool mine = peer->dialling == &channel;
+        (mine ? peer->dialling : peer->offering) = nullptr;
+        const std::string address = channel.dial_address;
+        auto endpoints = std::move(channel.endpoints);
+        const bool unconnected = channel.state == Channel::State::connecting;
+        close_channel(&channel);
+        if (unconnected && !endpoints.empty()) {
+            return dial_endpoints(*peer, address, std::move(endpoints), !mine);
+        }
+        if (mine) dial_failed(*peer, {Failure::Code::unreachable, reason, address, ""}, false);
+        return;
+    }
+    take_down(*peer, reason);
+}
+
+void Node::take_down(Peer& peer, const std::string& reason) {
+    const bool sending = peer.session.load(std::memory_order_relaxed) != 0;
+    peer.session.store(0, std::memory_order_seq_cst);
+    const std::string address = peer.out ? peer.out->dial_address : peer.learned_address;
+    // The token keeps an inline writer away from the descriptor that is about to be closed.
+    for (Spin spin; peer.write_token.exchange(true, std::memory_order_acquire);) spin.once();
+    Channel* out = peer.out;
+    peer.out = nullptr;
+    peer.lane_out.clear();
+    peer.lane_written = 0;
+    peer.out_blocked = false;
+    peer.write_token.store(false, std::memory_order_seq_cst);
+    peer.write_armed.store(false, std::memory_order_seq_cst);
+    if (out) close_channel(out);
+    if (peer.in) close_channel(peer.in);
+    peer.in = nullptr;
+
+    std::uint64_t unconfirmed = 0, dropped = 0;
+    if (sending) {
+        if (Ring* ring = peer.ring.load(std::memory_order_relaxed)) {
+            dropped = ring->committed() - ring->head();
+        }
+        auto close_flow = [&](OutFlow& flow) {
+            const std::uint64_t sent = flow.messages.load(std::memory_order_relaxed) - flow.at_session_start;
+            unconfirmed += sent - std::min(sent, flow.confirmed);
+            flow.window.store(0, std::memory_order_seq_cst);
+            flow.id.store(0, std::memory_order_relaxed);
+            if (flow.kind != 0) peer.kinds.set(flow.kind, nullptr);
+        };
+        for (auto& [kind, flow] : peer.out_flows) close_flow(*flow);
+        close_flow(peer.unannounced);
+        peer.dropped_bytes.fetch_add(dropped, std::memory_order_relaxed);
+        peer.unconfirmed_messages.fetch_add(unconfirmed, std::memory_order_relaxed);
+    }
+    drop_receiving(peer);
+    std::string text = reason;
+    if (dropped != 0 || unconfirmed != 0) {
+        text += "; " + std::to_string(dropped) + " bytes were not written, " +
+                std::to_string(unconfirmed) + " messages at the most were not confirmed";
+    }
+    {
+        std::lock_guard lock(peer.mutex);
+        peer.forward.clear();
+        peer.back.clear();
+        peer.credits_due.clear();
+        peer.failure = {Failure::Code::unreachable, text, address, ""};
+        ++peer.losses;
+    }
+    if (peer.up) {
+        peer.up = false;
+        if (on_event_) on_event_({Event::Type::disconnected, peer.id, text});
+    }
+    peer.wake();
+    if (finishing_) return check_drained();
+    if (selector_.now() < peer.wanted_until.load(std::memory_order_relaxed) &&
+        peer.waiters.load(std::memory_order_seq_cst) != 0) {
+        add_interest(peer, kConnect);
+    }
+}
+
+void Node::warn(std::uint16_t peer, const std::string& text) {
+    if (warnings_left_-- <= 0) return;  // a hostile client must not fill the log
+    if (on_event_) on_event_({Event::Type::warning, peer, text});
+}
+
+// --- the sockets -----------------------------------------------------------------------------------
+
+void Node::channel_ready(Channel& channel, std::uint32_t events) {
+    if (channel.state == Channel::State::connecting) {
+        if ((events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) == 0) return;
+        int error = 0;
+        socklen_t length = sizeof error;
+        getsockopt(channel.fd, SOL_SOCKET, SO_ERROR, &error, &length);
+        if (error != 0) return channel_failed(channel, error_text(error));
+        want_writable(channel, false);
+        return say_hello(channel);
+    }
+    if (events & EPOLLOUT) {
+        if (channel.state == Channel::State::open && channel.sends) {
+            want_writable(channel, false);
+            write_out(*channel.peer);
+        } else {
+            write_channel(channel);
+        }
+        if (channels_.count(&channel) == 0) return;
+    }
+    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
+        if (channel.paused && !(events & (EPOLLHUP | EPOLLERR))) return;
+        if (channel.parser) {
+            read_data(channel);
+        } else {
+            read_control(channel);
+        }
+    }
+}
+
+void Node::read_control(Channel& channel) {
+    char bytes[8192];
+    const ssize_t got = recv(channel.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got == 0) return channel_failed(channel, "the peer closed the connection");
+    if (got < 0) {
+        if (errno == EAGAIN || errno == EINTR) return;
+        return channel_failed(channel, error_text(errno));
+    }
+    channel.wire_in += static_cast<std::uint64_t>(got);
+    if (channel.state == Channel::State::open) channel.peer->last_heard = selector_.now();
+    channel.control_in.append(bytes, static_cast<std::size_t>(got));
+    std::size_t at = 0;
+    while (channel.control_in.size() - at >= kHeaderBytes) {
+        const Header header = load_header(channel.control_in.data() + at);
+        if (header.length > kMaxControlBytes) {
+            protocol_errors_.fetch_add(1, std::memory_order_relaxed);
+            return channel_failed(channel, "protocol error: a control frame of " +
+                                               std::to_string(header.length) + " bytes");
+        }
+        if (channel.control_in.size() - at < kHeaderBytes + header.length) break;
+        const std::string payload = channel.control_in.substr(at + kHeaderBytes, header.length);
+        at += kHeaderBytes + header.length;
+        const bool fine = channel.state == Channel::State::open
+                              ? back_control(*channel.peer, header, payload)
+                              : hand_shake(channel, header, payload);
+        if (channels_.count(&channel) == 0) return;
+        if (!fine) {
+            protocol_errors_.fetch_add(1, std::memory_order_relaxed);
+            return channel_failed(channel, "protocol error: an unexpected frame of kind " +
+                                               std::to_string(header.kind));
+        }
+    }
+    channel.control_in.erase(0, at);
+    if (channel.parser && !channel.control_in.empty()) {
+        protocol_errors_.fetch_add(1, std::memory_order_relaxed);
+        channel_failed(channel, "protocol error: data before the connection was ready");
+    }
+}
+
+void Node::read_data(Channel& channel) {
+    Peer& peer = *channel.peer;
+    ChannelSink sink(*this, channel);
+    std::size_t read = 0;
+    while (read < kReadTurn) {
+        char* at;
+        std::size_t room;
+        if (!channel.parser->prepare(*pool_, at, room)) {
+            starvations_.fetch_add(1, std::memory_order_relaxed);
+            channel.paused = true;
+            starved_.push_back(&channel);
+            channel.watching &= ~std::uint32_t{EPOLLIN};
+            selector_.change(channel.fd, channel.watching, &channel);
+            return;
+        }
+        const ssize_t got = recv(channel.fd, at, room, MSG_DONTWAIT);
+        if (got <= 0) {
+            if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
+            return channel_failed(channel,
+                                  got == 0 ? "the peer closed the connection" : error_text(errno));
+        }
+        const auto bytes = static_cast<std::size_t>(got);
+        peer.last_heard = selector_.now();
+        peer.bytes_read.fetch_add(bytes, std::memory_order_relaxed);
+        peer.reads.fetch_add(1, std::memory_order_relaxed);
+        const bool fine = channel.parser->parse(bytes, sink);
+        if (!fine) {
+            protocol_errors_.fetch_add(1, std::memory_order_relaxed);
+            return channel_failed(channel, "protocol error: " + channel.parser->error());
+        }
+        if (!channel.farewell.empty()) return channel_failed(channel, std::string(channel.farewell));
+        read += bytes;
+        if (bytes < room) break;
+    }
+    channel.parser->rest();
+}
+
+// What a channel has to say before it is open, and afterwards on the back direction.
+void Node::write_channel(Channel& channel) {
+    while (channel.written < channel.out.size()) {
+        const ssize_t sent = send(channel.fd, channel.out.data() + channel.written,
+                                  channel.out.size() - channel.written, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) {
+            if (errno == EINTR) continue;
+            if (errno == EAGAIN) return want_writable(channel, true);
+            return channel_failed(channel, error_text(errno));
+        }
+        channel.written += static_cast<std::size_t>(sent);
+        channel.last_written = selector_.now();
+    }
+    channel.out.clear();
+    channel.written = 0;
+    want_writable(channel, false);
+    // What came to the back lane while the socket was full.
+    if (channel.state == Channel::State::open && !channel.sends) {
+        std::unique_lock lock(channel.peer->mutex);
+        const bool more = !channel.peer->back.empty() || !channel.peer->credits_due.empty();
+        lock.unlock();
+        if (more) add_interest(*channel.peer, kWriteBack);
+    }
+}
+
+void Node::write_back(Peer& peer) {
+    Channel* channel = peer.in;
+    if (channel == nullptr || channel->state != Channel::State::open) return;
+    if (!channel->out.empty()) return;  // written when the socket takes more
+    std::vector<InFlow*> due;
+    {
+        std::lock_guard lock(peer.mutex);
+        due.swap(peer.credits_due);
+    }
+    for (InFlow* flow : due) queue_credit(*flow);
+    {
+        std::lock_guard lock(peer.mutex);
+        channel->out.swap(peer.back);
+    }
+    if (channel->out.size() > kMaxLane) return take_down(peer, "the peer does not read answers");
+    if (!channel->out.empty()) write_channel(*channel);
+}
+
+void Node::write_out(Peer& peer) {
+    if (peer.write_token.exchange(true, std::memory_order_acquire)) {
+        // A sender writes inline. It looks at the mark after it has let the token go; we look at the
+        // token once more after we have set the mark.
+        peer.handover.store(true, std::memory_order_seq_cst);
+        if (peer.write_token.exchange(true, std::memory_order_seq_cst)) return;
+        peer.handover.store(false, std::memory_order_seq_cst);
+    }
+    Channel* channel = peer.out;
+    bool alive = true;
+    std::string error;
+    if (channel == nullptr || channel->state != Channel::State::open) {
+        peer.write_armed.store(false, std::memory_order_seq_cst);
+    } else if ((channel->watching & EPOLLOUT) == 0) {
+        peer.out_blocked = false;
+        alive = write_some(peer, *channel);
+        if (!alive) error = error_text(errno);
+    }
+    peer.write_token.store(false, std::memory_order_seq_cst);
+    if (!alive) return channel_failed(*channel, error);
+    if (finishing_ && channel) finish_peer(peer);
+}
+
+// With the write token. False when the socket failed, with errno.
+bool Node::write_some(Peer& peer, Channel& channel) {
+    Ring& ring = *peer.ring.load(std::memory_order_relaxed);
+    // False when the socket takes no more, or failed.
+    auto send_part = [&](const char* data, std::size_t bytes, std::size_t& done) {
+        for (;;) {
+            const ssize_t sent = send(channel.fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent >= 0) {
+                done = static_cast<std::size_t>(sent);
+                channel.last_written = selector_.now();
+                peer.writes.fetch_add(1, std::memory_order_relaxed);
+                peer.bytes_written.fetch_add(done, std::memory_order_relaxed);
+                return true;
+            }
+            if (errno != EINTR) return false;
+        }
+    };
+    auto blocked = [&] {
+        if (errno != EAGAIN) return false;
+        peer.out_blocked = true;
+        want_writable(channel, true);
+        return true;
+    };
+    std::size_t turn = 0, done = 0;
+    while (turn < kWriteTurn) {
+        if (peer.block_left == 0) {  // at a frame boundary: control goes first
+            if (peer.lane_out.empty()) {
+                std::lock_guard lock(peer.mutex);
+                peer.lane_out.swap(peer.forward);
+            }
+            if (!peer.lane_out.empty()) {
+                if (!send_part(peer.lane_out.data() + peer.lane_written,
+                               peer.lane_out.size() - peer.lane_written, done)) {
+                    return blocked();
+                }
+                peer.lane_written += done;
+                if (peer.lane_written < peer.lane_out.size()) continue;
+                peer.lane_out.clear();
+                peer.lane_written = 0;
+            }
+            peer.block_left = ring.committed() - ring.head();
+        }
+        if (peer.block_left == 0) {
+            // Say that nobody writes, then look again: a producer that committed before sees its data
+            // found here, one that commits later finds the mark cleared.
+            peer.write_armed.store(false, std::memory_order_seq_cst);
+            if (ring.empty()) return true;
+            peer.write_armed.store(true, std::memory_order_seq_cst);
+            continue;
+        }
+        const char* data;
+        const std::size_t bytes =
+            std::min({ring.readable(data), static_cast<std::size_t>(peer.block_left), kWriteChunk});
+        if (!send_part(data, bytes, done)) return blocked();
+        ring.release(done);
+        peer.block_left -= done;
+        turn += done;
+        if (peer.waiters.load(std::memory_order_seq_cst) != 0 &&
+            ring.free_bytes() >= ring.capacity() / 2) {
+            peer.wake();
+        }
+    }
+    add_interest(peer, kWrite);  // the others' turn
+    return true;
+}
+
+// A session begins: behind everything that was claimed before.
+void Node::start_sending(Peer& peer) {
+    Ring* ring = peer.ring.load(std::memory_order_relaxed);
+    const std::uint64_t start = ring->tail();
+    // A producer between claim and commit is a memcpy away from done.
+    for (Spin spin; ring->committed() < start;) spin.once();
+    ring->release(start - ring->head());
+    peer.block_left = 0;
+    peer.attempts = 0;
+    ++peer.connects;
+    peer.session.store(peer.sessions, std::memory_order_seq_cst);
+    peer.wake();
+}
+
+// --- time ------------------------------------------------------------------------------------------
+
+void Node::tick() {
+    warnings_left_ = kWarningsPerTick;
+    const Nanos now = selector_.now();
+    const Nanos dead = kDeadAfter * options_.heartbeat;
+    const auto age = static_cast<std::uint32_t>(
+        std::min<Nanos>(scheduler_.longest_slice() / kMillisecond, UINT32_MAX));
+    const std::string alive = ByteWriter().put(age).bytes();
+    std::vector<Peer*> peers;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& peer : peer_list_) peers.push_back(peer.get());
+    }
+    for (Peer* peer : peers) {
+        if (peer->in == nullptr && peer->out == nullptr) continue;
+        if (now - peer->last_heard > dead) {
+            char seconds[32];
+            std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(dead) / kSecond);
+            take_down(*peer, std::string("no sign of life for ") + seconds + " s");
+            continue;
+        }
+        // Half a beat early, so that a beat is never missed by the length of a turn.
+        const Nanos due = now - options_.heartbeat / 2;
+        if (peer->in && peer->in->state == Channel::State::open && peer->in->out.empty() &&
+            peer->in->last_written < due) {
+            peer->send_back(Control::liveness, alive);
+            write_back(*peer);
+        }
+        if (peer->out && peer->out->state == Channel::State::open && peer->out->last_written < due) {
+            bool lane_free;
+            {
+                std::lock_guard lock(peer->mutex);
+                lane_free = peer->forward.empty();
+            }
+            if (lane_free) peer->send_forward(Control::liveness, alive);
+            write_out(*peer);
+        }
+        if (peer->out) return_idle_windows(*peer);
+        if (peer->out && listener_ < 0 && peer->id != id()) connect_for_peer(*peer);
+    }
+    selector_.at(now + options_.heartbeat, [this] { tick(); });
+}
+
+// --- the last writes -------------------------------------------------------------------------------
+
+void Node::finish_peer(Peer& peer) {
+    Channel* channel = peer.out;
+    if (channel == nullptr || channel->bye_sent || channel->state != Channel::State::open) return;
+    Ring& ring = *peer.ring.load(std::memory_order_relaxed);
+    if (!ring.empty() || ring.tail() != ring.committed()) return;
+    {
+        std::lock_guard lock(peer.mutex);
+        if (!peer.forward.empty() || !peer.lane_out.empty()) return;
+        append_frame(peer.forward, Control::bye, {});
+    }
+    channel->bye_sent = true;
+    write_out(peer);
+    // The peer closes when it has read the bye. Until then we read: closing a socket with unread
+    // bytes would reset it, and take with it what the peer has not read yet.
+    if (peer.out != nullptr) shutdown(peer.out->fd, SHUT_WR);
+}
+
+void Node::check_drained() {
+    std::lock_guard lock(mutex_);
+    for (auto& peer : peer_list_) {
+        if (peer->out != nullptr) return;
+    }
+    std::lock_guard drained(close_mutex_);
+    is_drained_ = true;
+    drained_.notify_all();
+}
+
+// --- the helper ------------------------------------------------------------------------------------
+
+void Node::ask_helper(std::function<void()> job) {
+    std::lock_guard lock(helper_mutex_);
+    helper_jobs_.push_back(std::move(job));
+    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+    helper_work_.notify_one();
+}
+
+void Node::help() {
+    std::unique_lock lock(helper_mutex_);
+    while (!helper_stops_) {
+        if (helper_jobs_.empty()) {
+            helper_work_.wait(lock);
+            continue;
+        }
+        auto job = std::move(helper_jobs_.front());
+        helper_jobs_.pop_front();
+        lock.unlock();
+        job();
+        lock.lock();
+    }
+}
+
+}  // namespace antiphon

@@ -1,0 +1,371 @@
+// The life of a node, its registrations, its peers and its statistics.
+#include "node/node.hpp"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/wait.hpp"
+
+namespace antiphon {
+
+namespace {
+
+constexpr int kMostThreads = 32;  // scheduler threads, spares for blocked ones included
+
+template <typename T>
+std::unique_ptr<T[], void (*)(T*)> zeroed_table(std::size_t entries) {
+    // calloc of this size is fresh pages: they cost nothing until they are touched.
+    return {static_cast<T*>(std::calloc(entries, sizeof(T))), [](T* table) { std::free(table); }};
+}
+
+}  // namespace
+
+Node::Node(NodeOptions options)
+    : options_(std::move(options)),
+      incarnation_(random_u64()),
+      pool_(std::make_shared<BufferPool>(options_.buffer_pool)),
+      scheduler_(std::max(1, options_.threads), kMostThreads, options_.hooks),
+      peers_(zeroed_table<std::atomic<Peer*>>(65536)),
+      by_kind_(zeroed_table<std::atomic<Registration*>>(65536)) {
+    if (!peers_ || !by_kind_) throw std::bad_alloc();
+    registrations_.push_back(nullptr);
+    if (options_.id != 0) {
+        id_.store(options_.id, std::memory_order_release);
+    } else {
+        draw_id();
+    }
+    pool_->set_on_return([this] {
+        buffer_returned_.store(true, std::memory_order_seq_cst);
+        selector_.wake();
+    });
+}
+
+Node::~Node() {
+    close(0);
+    pool_->set_on_return(nullptr);
+    for (auto& peer : peer_list_) delete peer->ring.load(std::memory_order_relaxed);
+}
+
+void Node::draw_id() {
+    id_.store(static_cast<std::uint16_t>(32768 + random_u64() % 32768), std::memory_order_release);
+}
+
+void Node::start() {
+    if (!options_.listen.empty()) {
+        listen_address_ = Address::parse(options_.listen);
+        listener_ = transport_for(listen_address_).listen(listen_address_);
+        std::lock_guard lock(mutex_);
+        address_ = options_.advertise.empty() ? listen_address_.text() : options_.advertise;
+    }
+    phase_.store(Phase::running, std::memory_order_release);
+    selector_.post([this] {
+        {
+            std::lock_guard lock(mutex_);
+            for (auto& registration : registrations_) {
+                if (!registration) continue;
+                if (registration->flow >= flows_.size()) flows_.resize(registration->flow + 1);
+                flows_[registration->flow] = registration.get();
+            }
+        }
+        if (listener_ >= 0) selector_.watch(listener_, EPOLLIN, &door_);
+        selector_.at(selector_.now() + options_.heartbeat, [this] { tick(); });
+    });
+    selector_.start([this] { return apply_interests(); });
+}
+
+std::string Node::address() {
+    std::lock_guard lock(mutex_);
+    if (options_.listen.empty()) return {};
+    return listener_ >= 0 || closed() ? listen_address_.text() : options_.listen;
+}
+
+bool Node::close(Nanos drain) {
+    const Nanos until = now_ns() + drain;
+    Phase phase = Phase::running;
+    if (!phase_.compare_exchange_strong(phase, Phase::draining)) {
+        if (phase == Phase::fresh && phase_.compare_exchange_strong(phase, Phase::closed)) {
+            std::lock_guard lock(mutex_);
+            for (auto& registration : registrations_) {
+                if (registration) registration->queue->close();
+            }
+            return true;
+        }
+        // Somebody else closes: wait for that.
+        std::unique_lock lock(close_mutex_);
+        while (phase_.load(std::memory_order_acquire) != Phase::closed) drained_.wait(lock);
+        return !stuck_handler_;
+    }
+    auto wake_everyone = [this] {
+        std::lock_guard lock(mutex_);
+        for (auto& peer : peer_list_) {
+            { std::lock_guard waiting(peer->mutex); }
+            peer->changed.notify_all();
+        }
+    };
+    wake_everyone();
+    if (drain > 0) {
+        // No more data is taken in; what is here is handled, and handlers may still send.
+        selector_.post([this] {
+            for (Channel* channel : channels_) {
+                if (!channel->parser) continue;
+                channel->paused = true;
+                channel->watching &= ~std::uint32_t{EPOLLIN};
+                selector_.change(channel->fd, channel->watching, channel);
+            }
+        });
+        scheduler_.wait_idle(until);
+    }
+    phase_.store(Phase::closing, std::memory_order_release);
+    wake_everyone();
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& registration : registrations_) {
+            if (registration) registration->queue->close();
+        }
+    }
+    if (drain > 0) {
+        selector_.post([this] {
+            finishing_ = true;
+            std::vector<Peer*> peers;
+            {
+                std::lock_guard lock(mutex_);
+                for (auto& peer : peer_list_) peers.push_back(peer.get());
+            }
+            for (Peer* peer : peers) {
+                if (peer->in && peer->in->state == Channel::State::open) {
+                    peer->send_back(Control::bye, {});
+                    write_back(*peer);
+                }
+                if (peer->out) write_out(*peer);
+            }
+            check_drained();
+        });
+        std::unique_lock lock(close_mutex_);
+        while (!is_drained_ && wait_until(drained_, lock, until)) {
+        }
+    }
+    selector_.stop();
+    {
+        std::lock_guard lock(helper_mutex_);
+        helper_stops_ = true;
+        helper_work_.notify_all();
+    }
+    if (helper_.joinable()) helper_.join();
+
+    // The selector is gone; this thread has its things now.
+    if (listener_ >= 0) {
+        close_descriptor(listener_);
+        transport_for(listen_address_).unlisten(listen_address_);
+    }
+    listener_ = -1;
+    finishing_ = false;
+    std::vector<Peer*> peers;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& peer : peer_list_) peers.push_back(peer.get());
+    }
+    for (Peer* peer : peers) {
+        peer->up = false;  // closing is no loss to report
+        take_down(*peer, "the node was closed");
+    }
+    while (!channels_.empty()) close_channel(*channels_.begin());
+    wake_everyone();
+
+    stuck_handler_ = !scheduler_.stop(std::max(until, now_ns() + kSecond));
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& registration : registrations_) {
+            if (registration) registration->queue->clear();
+        }
+    }
+    {
+        std::lock_guard lock(close_mutex_);
+        phase_.store(Phase::closed, std::memory_order_release);
+        drained_.notify_all();
+    }
+    return !stuck_handler_;
+}
+
+// --- registrations ---------------------------------------------------------------------------------
+
+std::shared_ptr<Registration> Node::add_registration(std::uint16_t kind, std::uint64_t capacity,
+                                                     WhenFull when_full) {
+    auto registration = std::make_shared<Registration>();
+    {
+        std::lock_guard lock(mutex_);
+        if (by_kind_[kind].load(std::memory_order_acquire) != nullptr) return nullptr;
+        registration->kind = kind;
+        registration->window = options_.flow_window_bytes;
+        registration->least_charge = static_cast<std::uint32_t>(
+            std::max<std::uint64_t>(1, (options_.flow_window_bytes + capacity - 1) / capacity));
+        registration->queue = std::make_shared<TaskQueue>(when_full, capacity, options_.flow_window_bytes,
+                                                          [this](Run& run) { finish(run); });
+        registration->flow = static_cast<std::uint32_t>(registrations_.size());
+        registrations_.push_back(registration);
+        by_kind_[kind].store(registration.get(), std::memory_order_release);
+    }
+    if (phase_.load(std::memory_order_acquire) == Phase::running) {
+        selector_.post([this, registration] { announce(*registration); });
+    }
+    return registration;
+}
+
+void Node::remove_registration(const std::shared_ptr<Registration>& registration) {
+    {
+        std::lock_guard lock(mutex_);
+        if (!registration->active.exchange(false)) return;
+        by_kind_[registration->kind].store(nullptr, std::memory_order_release);
+    }
+    registration->queue->close();
+    registration->queue->clear();
+    if (phase_.load(std::memory_order_acquire) == Phase::running) {
+        selector_.post([this, registration] { announce(*registration); });
+    }
+}
+
+// --- peers -----------------------------------------------------------------------------------------
+
+Peer& Node::peer_for(std::uint16_t id) {
+    if (Peer* peer = find_peer(id)) return *peer;
+    std::lock_guard lock(mutex_);
+    if (Peer* peer = find_peer(id)) return *peer;
+    Peer* peer = peer_list_.emplace_back(std::make_unique<Peer>(id)).get();
+    peers_[id].store(peer, std::memory_order_release);
+    return *peer;
+}
+
+void Node::add_peer(std::uint16_t id, const std::string& address) {
+    Peer& peer = peer_for(id);
+    std::lock_guard lock(peer.mutex);
+    peer.explicit_address = address;
+    peer.known = true;
+}
+
+bool Node::remove_peer(std::uint16_t id) {
+    Peer* peer = find_peer(id);
+    if (peer == nullptr) return false;
+    {
+        std::lock_guard lock(peer->mutex);
+        if (!peer->known) return false;
+        peer->known = false;
+        peer->explicit_address.clear();
+    }
+    add_interest(*peer, kClose);
+    return true;
+}
+
+std::vector<PeerStatistics> Node::statistics() {
+    std::vector<Peer*> peers;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& peer : peer_list_) peers.push_back(peer.get());
+    }
+    // The selector's facts are read on the selector, so that they need no locks of their own.
+    std::vector<PeerStatistics> all;
+    auto gather = [&] {
+        for (Peer* peer : peers) {
+            PeerStatistics s{};
+            s.id = peer->id;
+            {
+                std::lock_guard lock(peer->mutex);
+                s.address = peer->explicit_address.empty() ? peer->learned_address : peer->explicit_address;
+                s.losses = peer->losses;
+            }
+            s.incarnation = peer->incarnation;
+            const std::uint32_t session = peer->session.load(std::memory_order_acquire);
+            s.sending = session != 0;
+            s.receiving = peer->in != nullptr;
+            s.connects = peer->connects;
+            s.remote_age_ms = peer->remote_age_ms;
+            auto add_out = [&](const OutFlow& flow) {
+                const std::uint64_t messages = flow.messages.load(std::memory_order_relaxed);
+                const std::uint64_t bytes = flow.bytes.load(std::memory_order_relaxed);
+                const std::uint64_t waits = flow.waits.load(std::memory_order_relaxed);
+                s.messages_out += messages;
+                s.bytes_out += bytes;
+                s.credit_waits += waits;
+                if (messages == 0 && flow.id.load(std::memory_order_relaxed) == 0) return;
+                s.flows_out.push_back({flow.kind, flow.id.load(std::memory_order_relaxed), messages, bytes, waits,
+                                       flow.window.load(std::memory_order_relaxed), flow.in_flight.count(session)});
+            };
+            for (auto& [kind, flow] : peer->out_flows) add_out(*flow);
+            add_out(peer->unannounced);
+            for (std::uint32_t id = 0; id < peer->in_flows.size(); ++id) {
+                if (!peer->in_flows[id]) continue;
+                const InFlow& flow = *peer->in_flows[id];
+                const std::uint64_t messages = flow.messages.load(std::memory_order_relaxed);
+                const std::uint64_t bytes = flow.bytes.load(std::memory_order_relaxed);
+                s.messages_in += messages;
+                s.bytes_in += bytes;
+                if (messages == 0) continue;
+                s.flows_in.push_back({flow.registration ? flow.registration->kind : std::uint16_t{0}, id, messages,
+                                      bytes, 0, flow.window, 0});
+            }
+            if (const Ring* ring = peer->ring.load(std::memory_order_acquire)) {
+                s.ring_bytes = ring->capacity();
+                if (session != 0) s.ring_used = ring->capacity() - ring->free_bytes();
+            }
+            s.ring_waits = peer->ring_waits.load(std::memory_order_relaxed);
+            s.writes = peer->writes.load(std::memory_order_relaxed);
+            s.inline_writes = peer->inline_writes.load(std::memory_order_relaxed);
+            s.reads = peer->reads.load(std::memory_order_relaxed);
+            s.dropped_bytes = peer->dropped_bytes.load(std::memory_order_relaxed);
+            s.unconfirmed_messages = peer->unconfirmed_messages.load(std::memory_order_relaxed);
+            s.large_out = peer->large_out.load(std::memory_order_relaxed);
+            s.large_in = peer->large_in.load(std::memory_order_relaxed);
+            all.push_back(std::move(s));
+        }
+    };
+    if (!run_on_selector(gather)) gather();
+    return all;
+}
+
+// False when there is no selector to run it: then nothing else runs either.
+bool Node::run_on_selector(const std::function<void()>& call) {
+    struct Handover {
+        std::mutex mutex;
+        std::condition_variable done;
+        bool finished = false, abandoned = false;
+    };
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::fresh || phase == Phase::closed) return false;
+    auto handover = std::make_shared<Handover>();
+    selector_.post([handover, &call] {
+        std::lock_guard lock(handover->mutex);
+        if (handover->abandoned) return;
+        call();
+        handover->finished = true;
+        handover->done.notify_all();
+    });
+    std::unique_lock lock(handover->mutex);
+    while (!handover->finished) {
+        wait_until(handover->done, lock, now_ns() + 10 * kMillisecond);
+        if (!handover->finished && phase_.load(std::memory_order_acquire) == Phase::closed) {
+            handover->abandoned = true;
+            return false;
+        }
+    }
+    return true;
+}
+
+NodeCounters Node::counters() {
+    NodeCounters c;
+    c.unknown_kind = unknown_kind_.load(std::memory_order_relaxed);
+    c.refused = refused_.load(std::memory_order_relaxed);
+    c.protocol_errors = protocol_errors_.load(std::memory_order_relaxed);
+    c.starved = starvations_.load(std::memory_order_relaxed);
+    c.buffers_out = pool_->out_bytes();
+    c.buffers_bound = pool_->bound_bytes();
+    c.pinned = pool_->pinned_bytes();
+    c.turns = selector_.turns();
+    c.slices = scheduler_.slices();
+    c.threads = scheduler_.thread_count();
+    c.granted = granted_now_.load(std::memory_order_relaxed);
+    c.large_in_use = large_now_.load(std::memory_order_relaxed);
+    return c;
+}
+
+}  // namespace antiphon

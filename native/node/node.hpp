@@ -1,0 +1,359 @@
+// A node: one selector, one pool of receive buffers, one scheduler, and the peers.
+//
+// No Python in here. Every call says whether it may block; those that may return an Outcome, which
+// the bindings turn into an exception.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "base/descriptors.hpp"
+#include "buffers/pool.hpp"
+#include "frames/handshake.hpp"
+#include "node/channel.hpp"
+#include "node/peer.hpp"
+#include "scheduler/scheduler.hpp"
+#include "scheduler/task_queue.hpp"
+#include "selector/interests.hpp"
+#include "selector/selector.hpp"
+#include "selector/transport.hpp"
+
+namespace antiphon {
+
+struct NodeOptions {
+    std::uint16_t id = 0;  // 0: draw one
+    std::string listen;    // empty: no listener
+    std::string advertise;
+    std::string secret;
+    std::size_t ring_bytes = 4 << 20;
+    std::uint32_t flow_window_bytes = 2 << 20;
+    double flow_threshold = 0.6;
+    std::size_t socket_buffer_bytes = 4 << 20;
+    std::vector<std::pair<std::size_t, std::size_t>> buffer_pool{{16384, 256}, {65536, 64}, {262144, 64}};
+    std::uint64_t receive_bytes = 64 << 20;
+    std::uint64_t large_message_bytes = 128 << 20;
+    std::uint64_t max_message_bytes = 64 << 20;
+    Nanos connect_timeout = 5 * kSecond;
+    Nanos request_timeout = 10 * kSecond;
+    Nanos send_timeout = 30 * kSecond;
+    Nanos heartbeat = kSecond;
+    int threads = 2;
+    Scheduler::Hooks hooks;
+};
+
+// How a call ended that could not simply succeed.
+struct Outcome {
+    enum class Code : std::uint8_t {
+        ok,
+        timeout,
+        unreachable,
+        authentication,
+        duplicate,
+        protocol,
+        unknown_peer,
+        too_large,
+        closed,
+        interrupted,
+    };
+    Code code = Code::ok;
+    std::string text;
+    std::string address;
+    std::string other;
+    bool ok() const { return code == Code::ok; }
+};
+
+// What a non-blocking attempt to put a message into a ring found.
+struct Attempt {
+    enum class Status : std::uint8_t { sent, again, not_connected, no_credit, ring_full, large, closed };
+    Status status = Status::sent;
+    OutFlow* flow = nullptr;
+    std::uint32_t amount = 0;
+    std::uint32_t session = 0;
+};
+
+// Asked every 100 ms by a thread that waits; true ends the wait as `interrupted`.
+using Interrupted = std::function<bool()>;
+
+struct Event {
+    enum class Type : std::uint8_t { connected, disconnected, warning };
+    Type type;
+    std::uint16_t peer;
+    std::string reason;
+};
+
+struct Message {
+    const char* data;
+    std::size_t size;
+};
+
+struct FlowStatistics {
+    std::uint16_t kind;
+    std::uint32_t flow;
+    std::uint64_t messages, bytes, waits;
+    std::uint32_t window, in_flight;
+};
+
+struct PeerStatistics {
+    std::uint16_t id;
+    std::string address;
+    std::uint64_t incarnation;
+    bool sending, receiving;
+    std::uint64_t messages_out, bytes_out, messages_in, bytes_in;
+    std::uint64_t ring_used, ring_bytes, ring_waits, credit_waits, writes, inline_writes, reads;
+    std::uint64_t connects, losses, dropped_bytes, unconfirmed_messages, large_out, large_in;
+    std::uint32_t remote_age_ms;
+    std::vector<FlowStatistics> flows_out, flows_in;
+};
+
+struct Registration {
+    std::uint32_t flow = 0;
+    std::uint16_t kind = 0;
+    std::uint32_t window = 0, least_charge = 0;
+    std::shared_ptr<TaskQueue> queue;
+    std::atomic<bool> active{true};
+    std::atomic<std::uint64_t> messages{0}, bytes{0};
+    std::vector<InFlow*> senders;  // the selector's: who holds a part of the window
+};
+
+struct NodeCounters {
+    std::uint64_t unknown_kind = 0, refused = 0, protocol_errors = 0;
+    std::uint64_t buffers_out = 0, buffers_bound = 0, pinned = 0, starved = 0, turns = 0, slices = 0;
+    int threads = 0;
+    std::uint64_t granted = 0, large_in_use = 0;
+};
+
+class Node {
+   public:
+    explicit Node(NodeOptions options);
+    ~Node();
+
+    // --- life ------------------------------------------------------------------------------------
+    void start();  // throws std::system_error when it cannot listen
+    // Sends raise from now on; rings are written out, queues are run, until the deadline; then
+    // everything is joined. False when a handler is still running: the node must be kept for it.
+    bool close(Nanos drain);
+    bool closed() const { return phase_.load(std::memory_order_acquire) >= Phase::closing; }
+    // True in a child that was forked off the process that made this node. Nothing works there, and
+    // the node must not even be destroyed: its threads are not there, its locks may be held.
+    bool forked() const { return fork_generation() != generation_; }
+
+    std::uint16_t id() const { return id_.load(std::memory_order_acquire); }
+    std::uint64_t incarnation() const { return incarnation_; }
+    std::string address();
+    const NodeOptions& options() const { return options_; }
+    Scheduler& scheduler() { return scheduler_; }
+
+    // --- registrations ---------------------------------------------------------------------------
+    // Null when the kind is taken.
+    std::shared_ptr<Registration> add_registration(std::uint16_t kind, std::uint64_t capacity,
+                                                   WhenFull when_full);
+    void remove_registration(const std::shared_ptr<Registration>& registration);
+    // So many messages of the run are handled: returns their credit.
+    void progress(Run& run, std::uint32_t done);
+    // The run is handled: returns its credit and its memory.
+    void finish(Run& run);
+
+    // --- peers -----------------------------------------------------------------------------------
+    void add_peer(std::uint16_t id, const std::string& address);
+    bool remove_peer(std::uint16_t id);
+    Peer* find_peer(std::uint16_t id) const { return peers_[id].load(std::memory_order_acquire); }
+    void set_on_event(std::function<void(Event)> call) { on_event_ = std::move(call); }
+    std::vector<PeerStatistics> statistics();
+    NodeCounters counters();
+
+    // --- sending: attempts never block -------------------------------------------------------------
+    Attempt try_message(Peer& peer, std::uint16_t kind, Message message);
+    // As many of the messages as one frame takes; `taken` says how many went.
+    Attempt try_packed(Peer& peer, std::uint16_t kind, const Message* messages, std::size_t count,
+                       std::size_t& taken);
+    // Starts a connection if there is none.
+    void want_connection(Peer& peer);
+
+    // One call that sends: remembers what it began with, so that it can tell what changed.
+    struct Sending {
+        Peer& peer;
+        Nanos deadline;
+        Nanos began;
+        std::uint32_t session = 0;
+        Nanos connect_deadline = 0;
+        std::uint64_t failures = 0;
+    };
+    // May block: until the attempt is worth repeating (ok), or never will be.
+    Outcome wait(Sending& sending, const Attempt& attempt, const Interrupted* interrupted);
+    // May block: a message of any size, whole.
+    Outcome send_large(Sending& sending, std::uint16_t kind, Message message,
+                       const Interrupted* interrupted);
+    // May block: everything sent before to this peer, or to all (0), has been handled there. `at`
+    // names the one that it failed with. Asks all before it waits for any.
+    Outcome flush_peers(std::uint16_t only, Nanos deadline, const Interrupted* interrupted, std::uint16_t& at);
+    // Asks for a window, if the attempt found none.
+    void want_credit(Peer& peer, const Attempt& attempt);
+
+    // Messages for which no frame could be right: over the limit of either end.
+    std::uint64_t message_limit(const Peer& peer) const;
+
+   private:
+    friend struct Channel;
+    friend class ChannelSink;
+    static constexpr int kWarningsPerTick = 10;
+    enum class Phase : int { fresh, running, draining, closing, closed };
+
+    // send.cpp
+    template <typename Fill>
+    Attempt put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size_t payload,
+                std::uint32_t messages, Fill&& fill);
+    template <typename Fill>
+    Attempt put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill);
+    void signal_data(Peer& peer);
+    bool write_inline(Peer& peer);
+    bool sends_allowed() const;
+    Outcome lost(Peer& peer);
+    Outcome ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* interrupted);
+    Outcome block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
+                  const std::function<bool()>& done);
+
+    // links.cpp: connections, on the selector thread
+    bool apply_interests();
+    void add_interest(Peer& peer, std::uint8_t interests);
+    void connect(Peer& peer);
+    void connect_for_peer(Peer& peer);
+    void dial(Peer& peer, const std::string& address, bool yours);
+    void dial_endpoints(Peer& peer, const std::string& address, std::vector<Endpoint> endpoints, bool yours);
+    void dial_self(Peer& peer);
+    void dial_failed(Peer& peer, Failure failure, bool fatal);
+    void accept_all();
+    void adopt_socket(int fd);
+    Channel* new_channel(int fd, bool dialled);
+    void close_channel(Channel* channel);
+    void take_down(Peer& peer, const std::string& reason);
+    void finish_peer(Peer& peer);
+    void check_drained();
+    void channel_ready(Channel& channel, std::uint32_t events);
+    void channel_failed(Channel& channel, const std::string& reason);
+    void read_control(Channel& channel);
+    void read_data(Channel& channel);
+    void write_channel(Channel& channel);
+    void write_out(Peer& peer);
+    bool write_some(Peer& peer, Channel& channel);
+    void write_back(Peer& peer);
+    void want_writable(Channel& channel, bool wanted);
+    void start_sending(Peer& peer);
+    void tick();
+    void warn(std::uint16_t peer, const std::string& text);
+    void open_reading(Channel& channel);
+
+    // hand_shake.cpp: on the selector thread
+    void say_hello(Channel& channel);
+    bool hand_shake(Channel& channel, const Header& header, std::string_view payload);
+    void got_hello(Channel& channel, std::string_view payload);
+    void got_reply(Channel& channel, std::string_view payload);
+    void got_confirm(Channel& channel, std::string_view payload);
+    void got_refuse(Channel& channel, std::string_view payload);
+    void admit(Channel& channel);
+    void settle_clash(Channel& channel, Peer& peer, std::function<void()> then);
+    void refuse(Channel& channel, Failure::Code code, const std::string& text,
+                const std::string& other = {});
+    void opened(Channel& channel);
+    void announce_all(Channel& channel);
+    std::string proof(const Channel& channel, bool dialler) const;
+    Hello my_hello(const Channel& channel) const;
+
+    // receive.cpp: on the selector thread
+    bool back_control(Peer& peer, const Header& header, std::string_view payload);
+    bool forward_control(Channel& channel, Peer& peer, const Header& header, std::string_view payload);
+    Registration* registration_for(std::uint16_t kind, std::uint32_t flow);
+    InFlow& in_flow(Peer& peer, std::uint32_t flow);
+    void park(Peer& peer, const RunView& view);
+    void park_run(Registration& registration, Run run);
+    bool got_fragment(Peer& peer, const Header& header, std::uint64_t id, std::string_view part);
+    void open_flow(Peer& peer, std::uint32_t flow);
+    void shut_flow(Peer& peer, std::uint32_t flow);
+    void share_window(Registration& registration);
+    void set_window(InFlow& flow, std::uint32_t flow_id, std::uint32_t window);
+    void retry_opens();
+    void reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16_t kind, std::uint32_t flow);
+    void retry_reservations();
+    void drop_receiving(Peer& peer);
+    void announce(Registration& registration);
+    void return_idle_windows(Peer& peer);
+    void queue_credit(InFlow& flow);
+    void give_credit(Run& run, std::uint32_t due);
+
+    Peer& peer_for(std::uint16_t id);
+    void draw_id();
+    bool run_on_selector(const std::function<void()>& call);
+
+    NodeOptions options_;
+    std::atomic<std::uint16_t> id_{0};
+    const std::uint64_t incarnation_;
+    const std::uint32_t generation_ = fork_generation();
+    std::atomic<Phase> phase_{Phase::fresh};
+    std::shared_ptr<BufferPool> pool_;
+    Selector selector_;
+    Scheduler scheduler_;
+    InterestQueue<Peer> interests_;
+    std::function<void(Event)> on_event_;
+
+    // Indexed by node id and kind. The pages of these tables that are never touched cost nothing.
+    std::unique_ptr<std::atomic<Peer*>[], void (*)(std::atomic<Peer*>*)> peers_;
+    std::unique_ptr<std::atomic<Registration*>[], void (*)(std::atomic<Registration*>*)> by_kind_;
+    std::mutex mutex_;  // of the lists below
+    std::vector<std::unique_ptr<Peer>> peer_list_;
+    std::vector<std::shared_ptr<Registration>> registrations_;  // by flow id; [0] is null
+    std::string address_;
+
+    // the selector's
+    struct Door : Watcher {
+        explicit Door(Node& node_) : node(node_) {}
+        void ready(std::uint32_t) override { node.accept_all(); }
+        Node& node;
+    };
+    Door door_{*this};
+    int listener_ = -1;
+    Address listen_address_;
+    std::unordered_set<Channel*> channels_;
+    std::vector<Registration*> flows_;  // by flow id, for the parser
+    std::vector<Channel*> starved_;
+    std::atomic<bool> buffer_returned_{false};
+    std::deque<std::pair<Peer*, std::uint32_t>> waiting_opens_;
+    struct WaitingReservation {
+        Peer* peer;
+        std::uint64_t id, size;
+        std::uint16_t kind;
+        std::uint32_t flow, session;
+    };
+    std::deque<WaitingReservation> waiting_reservations_;
+    std::uint64_t granted_ = 0, large_used_ = 0;
+    std::atomic<std::uint64_t> granted_now_{0}, large_now_{0};
+    bool finishing_ = false;  // rings are being written out for the last time
+    int warnings_left_ = kWarningsPerTick;
+
+    // the connection helper: name resolution, which may block
+    void help();
+    void ask_helper(std::function<void()> job);
+    std::thread helper_;
+    std::mutex helper_mutex_;
+    std::condition_variable helper_work_;
+    std::deque<std::function<void()>> helper_jobs_;
+    bool helper_stops_ = false;
+
+    std::mutex close_mutex_;
+    std::condition_variable drained_;
+    bool is_drained_ = false;
+    bool stuck_handler_ = false;
+    std::atomic<std::uint64_t> unknown_kind_{0}, refused_{0}, protocol_errors_{0},
+        starvations_{0};
+    std::atomic<std::uint64_t> large_ids_{0};
+};
+
+}  // namespace antiphon

@@ -1,0 +1,171 @@
+// One remote node: the way to it, the credit towards it, and everyone who waits for it.
+//
+// A peer lives as long as its node. Connections to it come and go as sessions: a number that is not
+// zero while data can be sent. A producer reads the session, claims, and reads it again; if it has
+// changed, the claim becomes padding. So a ring needs no lock against its connection's death: a new
+// session begins at the ring's tail, behind everything that was claimed for the old one.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "flows/flow.hpp"
+#include "frames/bytes.hpp"
+#include "ring/ring.hpp"
+#include "scheduler/run.hpp"
+
+namespace antiphon {
+
+struct Channel;
+
+// Kind -> flow towards one peer. Read by producers, written by the selector; pages never go away.
+class KindTable {
+   public:
+    ~KindTable() {
+        for (auto& page : pages_) delete page.load(std::memory_order_relaxed);
+    }
+    OutFlow* find(std::uint16_t kind) const {
+        const Page* page = pages_[kind >> 8].load(std::memory_order_acquire);
+        return page ? (*page)[kind & 255].load(std::memory_order_acquire) : nullptr;
+    }
+    void set(std::uint16_t kind, OutFlow* flow) {
+        Page* page = pages_[kind >> 8].load(std::memory_order_relaxed);
+        if (page == nullptr) {
+            if (flow == nullptr) return;
+            page = new Page{};
+            pages_[kind >> 8].store(page, std::memory_order_release);
+        }
+        (*page)[kind & 255].store(flow, std::memory_order_release);
+    }
+
+   private:
+    using Page = std::array<std::atomic<OutFlow*>, 256>;
+    std::array<std::atomic<Page*>, 256> pages_{};
+};
+
+// Why a peer cannot be reached, in the terms of the errors that users see.
+struct Failure {
+    enum class Code : std::uint8_t { none, unreachable, authentication, duplicate, protocol };
+    Code code = Code::none;
+    std::string text;
+    std::string address;
+    std::string other;  // the address of the node that holds a duplicate id
+};
+
+// A large message that wants to go out: asked, then granted or refused by the receiver.
+struct Reservation {
+    bool granted = false, refused = false;
+};
+
+class Peer {
+   public:
+    explicit Peer(std::uint16_t id_) : id(id_) {}
+
+    const std::uint16_t id;
+
+    // --- producers and the selector --------------------------------------------------------------
+    // Not zero while data can be sent. Written by the selector, read by producers before and after
+    // they claim; all sequentially consistent, with the ring's claim between the two reads.
+    std::atomic<std::uint32_t> session{0};
+    // Set by the selector before the first session and never changed.
+    std::atomic<Ring*> ring{nullptr};
+    // The largest frame and the largest message of this session; set before the session.
+    std::atomic<std::uint32_t> max_frame{0};
+    std::atomic<std::uint64_t> max_message{0};
+    KindTable kinds;
+    OutFlow unannounced{0};  // flow 0: kinds that the receiver has not announced
+    // True while the selector knows of data in the ring, or is writing it. A producer that finds it
+    // false sets it and registers the interest; the selector clears it, then looks at the ring again.
+    std::atomic<bool> write_armed{false};
+    std::atomic<std::uint8_t> interests{0};
+    // The write token of the channel we send on: `out` and its socket's writing half, `lane_out`,
+    // `block_left`, `out_blocked`. Taken by try-lock; the selector alone waits for it, to close the channel.
+    std::atomic<bool> write_token{false};
+    // Set by the selector when it found the token taken; the holder then registers the interest.
+    std::atomic<bool> handover{false};
+    // When the ring last went from quiet to busy; a rough clock for the decision to write inline.
+    std::atomic<Nanos> last_signal{0};
+
+    // --- waiters ---------------------------------------------------------------------------------
+    std::mutex mutex;
+    std::condition_variable changed;
+    // Raised by a thread before it looks at what it waits for; read by the selector after a change.
+    std::atomic<int> waiters{0};
+    // Under mutex:
+    std::uint64_t failures = 0;  // attempts to connect that ended for good
+    Failure failure;             // of the last one, or of the connection that was lost
+    std::map<std::uint64_t, Reservation> reservations;
+    std::uint64_t next_flush = 0, flushed = 0;
+    std::vector<InFlow*> credits_due;
+    std::string forward;  // control frames for the channel we send on; written at frame boundaries
+    std::string back;     // control frames for the channel we receive on
+    // Until when somebody wants a connection; raised by anybody.
+    std::atomic<Nanos> wanted_until{0};
+
+    // --- the selector's --------------------------------------------------------------------------
+    Channel* out = nullptr;      // we send on it
+    Channel* in = nullptr;       // we receive on it
+    Channel* dialling = nullptr;  // will become out
+    Channel* offering = nullptr;  // dialled for the peer to send on: will become in
+    std::uint64_t incarnation = 0;
+    std::string explicit_address;  // under mutex: add_peer and remove_peer change it
+    std::string learned_address;
+    bool undiallable = false;  // it has no listener: it opens both channels
+    bool known = false;        // under mutex: it was added, or it has connected to us
+    bool up = false;           // on_connected was reported
+    std::uint32_t sessions = 0;
+    // The session we receive in; written by the selector, read by threads that answer a flush.
+    std::atomic<std::uint32_t> in_session{0};
+    std::uint64_t connects = 0, losses = 0;
+    int attempts = 0;
+    std::uint64_t retry_timer = 0;
+    bool resolving = false;
+    Nanos last_heard = 0;
+    std::uint32_t remote_age_ms = 0;
+    std::string lane_out;  // what is being written of `forward`; with the write token
+    std::size_t lane_written = 0;
+    std::uint64_t block_left = 0;  // bytes of the ring up to the next known frame boundary; token
+    bool out_blocked = false;      // the socket takes no more; token
+    std::map<std::uint16_t, std::unique_ptr<OutFlow>> out_flows;
+    std::vector<std::unique_ptr<InFlow>> in_flows;  // by flow id; under mutex while it grows
+
+    struct Assembly {
+        Buffer* buffer;
+        std::uint64_t size, filled;
+        std::uint16_t kind;
+        std::uint32_t flow;
+    };
+    std::unordered_map<std::uint64_t, Assembly> assemblies;
+
+    // Statistics, written by the selector, read by anybody.
+    std::atomic<std::uint64_t> bytes_written{0}, writes{0}, inline_writes{0}, bytes_read{0}, reads{0};
+    std::atomic<std::uint64_t> ring_waits{0}, dropped_bytes{0}, unconfirmed_messages{0};
+    std::atomic<std::uint64_t> large_out{0}, large_in{0};
+
+    // Wakes whoever waits for a change that was made before this call.
+    void wake() {
+        if (waiters.load(std::memory_order_seq_cst) == 0) return;
+        { std::lock_guard lock(mutex); }
+        changed.notify_all();
+    }
+    void send_forward(Control kind, std::string_view payload, std::uint32_t flow = 0) {
+        std::lock_guard lock(mutex);
+        append_frame(forward, kind, payload, flow);
+    }
+    std::size_t send_back(Control kind, std::string_view payload, std::uint32_t flow = 0) {
+        std::lock_guard lock(mutex);
+        append_frame(back, kind, payload, flow);
+        return back.size();
+    }
+};
+
+}  // namespace antiphon

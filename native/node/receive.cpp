@@ -1,0 +1,549 @@
+// The receiving side of a node: parking, windows, large messages. On the selector thread, apart from
+// progress() and finish(), which handlers and inboxes call.
+#include <algorithm>
+
+#include "node/node.hpp"
+
+namespace antiphon {
+
+namespace {
+
+// Kinds without a registration share this: they are skipped as they come, so it only has to cover
+// the way.
+constexpr std::uint32_t kUnannouncedWindow = 256 << 10;
+constexpr std::uint32_t kLeastWindow = 16 << 10;
+constexpr int kIdleTicks = 5;
+
+}  // namespace
+
+// --- credit ----------------------------------------------------------------------------------------
+
+void Node::give_credit(Run& run, std::uint32_t due) {
+    InFlow& flow = *run.flow;
+    if (due <= run.returned) return;
+    const std::uint32_t amount = due - run.returned;
+    run.returned = due;
+    if (!flow.handled.add(run.session, amount, UINT32_MAX)) return;  // of a session that is over
+    if (flow.handled.count(run.session) < flow.unit.load(std::memory_order_seq_cst)) return;
+    if (flow.credit_due.exchange(true, std::memory_order_seq_cst)) return;
+    {
+        std::lock_guard lock(flow.peer->mutex);
+        flow.peer->credits_due.push_back(&flow);
+    }
+    add_interest(*flow.peer, kWriteBack);
+}
+
+void Node::progress(Run& run, std::uint32_t done) {
+    const std::uint32_t messages = done - run.done;
+    run.done = done;
+    if (run.flow == nullptr || messages == 0) return;
+    run.flow->handled_messages.fetch_add(messages, std::memory_order_seq_cst);
+    give_credit(run, done == run.count ? run.charge
+                                       : static_cast<std::uint32_t>(std::uint64_t{run.charge} * done / run.count));
+}
+
+void Node::finish(Run& run) {
+    progress(run, run.count);
+    if (run.buffer) run.buffer->release();
+    run.buffer = nullptr;
+    if (run.large_bytes != 0) {
+        const std::uint64_t bytes = run.large_bytes;
+        run.large_bytes = 0;
+        selector_.post([this, bytes] {
+            large_used_ -= bytes;
+            retry_reservations();
+        });
+    }
+    run.barrier.reset();
+}
+
+void Node::queue_credit(InFlow& flow) {
+    // Cleared before the units are taken: a unit that fills up afterwards is reported again.
+    flow.credit_due.store(false, std::memory_order_seq_cst);
+    Peer& peer = *flow.peer;
+    const std::uint32_t unit = std::max(1u, flow.unit.load(std::memory_order_relaxed));
+    const std::uint32_t units = flow.handled.count(peer.in_session) / unit;
+    if (units == 0) return;
+    flow.handled.subtract(peer.in_session, std::uint64_t{units} * unit);
+    const std::uint64_t handled = flow.handled_messages.load(std::memory_order_relaxed);
+    const auto messages = static_cast<std::uint32_t>(handled - flow.confirmed_messages);
+    flow.confirmed_messages = handled;
+    const std::uint32_t id = flow.registration ? flow.registration->flow : 0;
+    peer.send_back(Control::credit, ByteWriter().put(units).put(messages).bytes(), id);
+}
+
+// --- parking ---------------------------------------------------------------------------------------
+
+Registration* Node::registration_for(std::uint16_t kind, std::uint32_t flow) {
+    if (flow != 0) {
+        Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
+        if (registration && registration->kind == kind) return registration;
+        return nullptr;
+    }
+    return by_kind_[kind].load(std::memory_order_acquire);
+}
+
+InFlow& Node::in_flow(Peer& peer, std::uint32_t flow) {
+    if (flow >= peer.in_flows.size() || !peer.in_flows[flow]) {
+        Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
+        std::lock_guard lock(peer.mutex);
+        if (flow >= peer.in_flows.size()) peer.in_flows.resize(flow + 1);
+        peer.in_flows[flow] = std::make_unique<InFlow>(&peer, registration);
+        peer.in_flows[flow]->handled.reset(peer.in_session);
+    }
+    return *peer.in_flows[flow];
+}
+
+void Node::park(Peer& peer, const RunView& view) {
+    Registration* registration = registration_for(view.first.kind, view.first.flow);
+    const bool known = registration != nullptr && registration->active.load(std::memory_order_acquire);
+    // A flow that does not exist any more had its credit withdrawn with it.
+    const std::uint32_t id = view.first.flow < flows_.size() ? view.first.flow : 0;
+    InFlow& flow = in_flow(peer, id);
+    flow.messages.store(flow.messages.load(std::memory_order_relaxed) + view.count, std::memory_order_relaxed);
+    flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + view.bytes, std::memory_order_relaxed);
+    Run run;
+    run.shape = view.first.flags & kPacked ? Run::Shape::packed : Run::Shape::frames;
+    run.source = peer.id;
+    run.session = peer.in_session;
+    run.offset = view.offset;
+    run.bytes = view.bytes;
+    run.count = view.count;
+    run.charge = view.charge;
+    run.flow = &flow;
+    run.arrived = selector_.now();
+    if (!known) {
+        unknown_kind_.fetch_add(view.count, std::memory_order_relaxed);
+        return finish(run);
+    }
+    if (pool_->pressed()) {
+        // Few buffers are left: this run must not hold a whole one.
+        run.buffer = Buffer::standalone(view.bytes);
+        std::memcpy(run.buffer->data(), view.buffer->data() + view.offset, view.bytes);
+        run.offset = 0;
+    } else {
+        run.buffer = view.buffer;
+        run.buffer->retain();
+    }
+    park_run(*registration, std::move(run));
+}
+
+void Node::park_run(Registration& registration, Run run) {
+    registration.messages.fetch_add(run.count, std::memory_order_relaxed);
+    registration.bytes.fetch_add(run.bytes, std::memory_order_relaxed);
+    if (registration.queue->when_full() != WhenFull::block) {
+        // The queue itself holds to its bounds; the sender is not to wait for it.
+        give_credit(run, run.charge);
+    }
+    registration.queue->push(std::move(run));
+}
+
+// --- windows ---------------------------------------------------------------------------------------
+
+void Node::set_window(InFlow& flow, std::uint32_t flow_id, std::uint32_t window) {
+    granted_ += window;
+    granted_ -= flow.window;
+    granted_now_.store(granted_, std::memory_order_relaxed);
+    flow.window = window;
+    const std::uint32_t least = flow.registration ? flow.registration->least_charge : 0;
+    // What is handled but below a unit is not given back yet; the rest of the window must still hold
+    // the largest frame, or sender and receiver would wait for each other.
+    const std::uint32_t keep = std::max(window / 4, std::min(least, window));
+    const auto unit = std::max<std::uint32_t>(
+        1, std::min(static_cast<std::uint32_t>(options_.flow_threshold * window), window - keep));
+    if (unit != flow.unit.load(std::memory_order_relaxed)) queue_credit(flow);  // in the old unit
+    flow.unit.store(unit, std::memory_order_seq_cst);
+    flow.peer->send_back(Control::window, ByteWriter().put(window).put(unit).bytes(), flow_id);
+    if (flow.handled.count(flow.peer->in_session) >= unit &&
+        !flow.credit_due.exchange(true, std::memory_order_seq_cst)) {
+        std::lock_guard lock(flow.peer->mutex);
+        flow.peer->credits_due.push_back(&flow);
+    }
+    add_interest(*flow.peer, kWriteBack);
+}
+
+// Divides a registration's window among its senders.
+void Node::share_window(Registration& registration) {
+    const auto count = static_cast<std::uint32_t>(registration.senders.size());
+    if (count == 0) return;
+    std::uint64_t held = 0;
+    for (const InFlow* sender : registration.senders) held += sender->window;
+    const std::uint64_t left = options_.receive_bytes - std::min(options_.receive_bytes, granted_ - held);
+    const std::uint32_t least = std::max(kLeastWindow, registration.least_charge);
+    const auto share = std::max<std::uint32_t>(
+        least, static_cast<std::uint32_t>(std::min<std::uint64_t>(registration.window, left) / count));
+    for (InFlow* sender : registration.senders) {
+        if (sender->window != share) set_window(*sender, registration.flow, share);
+    }
+}
+
+void Node::open_flow(Peer& peer, std::uint32_t id) {
+    if (id == 0) return;
+    Registration* registration = id < flows_.size() ? flows_[id] : nullptr;
+    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) return;
+    InFlow& flow = in_flow(peer, id);
+    auto& senders = registration->senders;
+    if (std::find(senders.begin(), senders.end(), &flow) != senders.end()) return;
+    const std::uint64_t least = std::max(kLeastWindow, registration->least_charge);
+    if (granted_ + least > options_.receive_bytes && senders.empty() && granted_ != 0) {
+        waiting_opens_.emplace_back(&peer, id);  // until an idle sender gives its window back
+        return;
+    }
+    senders.push_back(&flow);
+    share_window(*registration);
+}
+
+void Node::shut_flow(Peer& peer, std::uint32_t id) {
+    if (id >= peer.in_flows.size() || !peer.in_flows[id]) return;
+    InFlow& flow = *peer.in_flows[id];
+    granted_ -= flow.window;
+    granted_now_.store(granted_, std::memory_order_relaxed);
+    flow.window = 0;
+    if (flow.registration) {
+        std::erase(flow.registration->senders, &flow);
+        share_window(*flow.registration);
+    }
+    retry_opens();
+}
+
+void Node::retry_opens() {
+    auto waiting = std::move(waiting_opens_);
+    waiting_opens_.clear();
+    for (auto [peer, id] : waiting) open_flow(*peer, id);
+}
+
+// The sender's part: a flow that nobody has used for a while gives its window back.
+void Node::return_idle_windows(Peer& peer) {
+    for (auto& [kind, flow] : peer.out_flows) {
+        const std::uint64_t messages = flow->messages.load(std::memory_order_relaxed);
+        const bool used = messages != flow->seen ||
+                          flow->in_flight.count(peer.session.load(std::memory_order_relaxed)) >= flow->unit;
+        flow->seen = messages;
+        if (used || flow->window.load(std::memory_order_relaxed) == 0) {
+            flow->idle_ticks = 0;
+        } else if (++flow->idle_ticks >= kIdleTicks) {
+            flow->idle_ticks = 0;
+            flow->asked.store(false, std::memory_order_seq_cst);
+            flow->window.store(0, std::memory_order_seq_cst);
+            peer.send_forward(Control::shut, {}, flow->id.load(std::memory_order_relaxed));
+            add_interest(peer, kWrite);
+            peer.wake();  // whoever waited for credit on it asks again
+        }
+    }
+}
+
+// --- announcements ---------------------------------------------------------------------------------
+
+namespace {
+
+std::string announcement(const Registration& registration) {
+    return ByteWriter().put(registration.kind).put(registration.least_charge).bytes();
+}
+
+}  // namespace
+
+void Node::announce_all(Channel& channel) {
+    for (const Registration* registration : flows_) {
+        if (registration && registration->active.load(std::memory_order_acquire)) {
+            append_frame(channel.out, Control::announce, announcement(*registration), registration->flow);
+        }
+    }
+    InFlow& unannounced = in_flow(*channel.peer, 0);
+    unannounced.unit.store(kUnannouncedWindow / 4, std::memory_order_seq_cst);
+    append_frame(channel.out, Control::window,
+                 ByteWriter().put(kUnannouncedWindow).put(kUnannouncedWindow / 4).bytes(), 0);
+    append_frame(channel.out, Control::ready, {});
+}
+
+void Node::announce(Registration& registration) {
+    if (registration.flow >= flows_.size()) flows_.resize(registration.flow + 1);
+    const bool active = registration.active.load(std::memory_order_acquire);
+    if (active) flows_[registration.flow] = &registration;
+    std::vector<Peer*> peers;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& peer : peer_list_) peers.push_back(peer.get());
+    }
+    for (Peer* peer : peers) {
+        if (peer->in == nullptr || peer->in->state != Channel::State::open) continue;
+        peer->send_back(active ? Control::announce : Control::withdraw, announcement(registration),
+                        registration.flow);
+        add_interest(*peer, kWriteBack);
+    }
+    if (!active) {
+        for (InFlow* sender : registration.senders) {
+            granted_ -= sender->window;
+            sender->window = 0;
+        }
+        granted_now_.store(granted_, std::memory_order_relaxed);
+        registration.senders.clear();
+        retry_opens();
+    }
+}
+
+// --- control ---------------------------------------------------------------------------------------
+
+// Frames on the back direction of the channel we send on.
+bool Node::back_control(Peer& peer, const Header& header, std::string_view payload) {
+    ByteReader reader(payload);
+    auto flow_of = [&]() -> OutFlow* {
+        if (header.flow == 0) return &peer.unannounced;
+        for (auto& [kind, flow] : peer.out_flows) {
+            if (flow->id.load(std::memory_order_relaxed) == header.flow) return flow.get();
+        }
+        return nullptr;
+    };
+    switch (static_cast<Control>(header.kind)) {
+        case Control::announce: {
+            const auto kind = reader.get<std::uint16_t>();
+            const auto least = reader.get<std::uint32_t>();
+            if (!reader.ok() || header.flow == 0) return false;
+            auto& flow = peer.out_flows[kind];
+            if (!flow) flow = std::make_unique<OutFlow>(kind);
+            flow->id.store(header.flow, std::memory_order_relaxed);
+            flow->least_charge.store(least, std::memory_order_relaxed);
+            flow->window.store(0, std::memory_order_relaxed);
+            flow->asked.store(false, std::memory_order_relaxed);
+            flow->confirmed = 0;
+            flow->at_session_start = flow->messages.load(std::memory_order_relaxed);
+            flow->in_flight.reset(peer.sessions);
+            peer.kinds.set(kind, flow.get());
+            return true;
+        }
+        case Control::withdraw: {
+            const auto kind = reader.get<std::uint16_t>();
+            const auto found = peer.out_flows.find(kind);
+            if (found != peer.out_flows.end() && found->second->id == header.flow) {
+                peer.kinds.set(kind, nullptr);
+                // Whoever waits on it goes on, and finds the kind unannounced.
+                found->second->in_flight.reset(0);
+                found->second->window.store(UINT32_MAX, std::memory_order_seq_cst);
+                peer.wake();
+            }
+            return reader.ok();
+        }
+        case Control::window: {
+            const auto window = reader.get<std::uint32_t>();
+            const auto unit = reader.get<std::uint32_t>();
+            OutFlow* flow = flow_of();
+            if (!reader.ok() || window > (1u << 30)) return false;
+            if (flow == nullptr) return true;
+            flow->unit = unit;
+            if (header.flow == 0) {
+                flow->in_flight.reset(peer.sessions);
+                flow->confirmed = 0;
+                flow->at_session_start = flow->messages.load(std::memory_order_relaxed);
+            }
+            flow->window.store(window, std::memory_order_seq_cst);
+            peer.wake();
+            return true;
+        }
+        case Control::credit: {
+            const auto units = reader.get<std::uint32_t>();
+            const auto messages = reader.get<std::uint32_t>();
+            if (!reader.ok()) return false;
+            if (OutFlow* flow = flow_of()) {
+                flow->confirmed += messages;
+                flow->in_flight.subtract(peer.sessions, std::uint64_t{units} * flow->unit);
+                peer.wake();
+            }
+            return true;
+        }
+        case Control::flushed: {
+            const auto id = reader.get<std::uint64_t>();
+            {
+                std::lock_guard lock(peer.mutex);
+                peer.flushed = std::max(peer.flushed, id);
+            }
+            peer.wake();
+            return reader.ok();
+        }
+        case Control::reserved: {
+            const auto id = reader.get<std::uint64_t>();
+            const auto granted = reader.get<std::uint8_t>();
+            {
+                std::lock_guard lock(peer.mutex);
+                const auto found = peer.reservations.find(id);
+                if (found != peer.reservations.end()) {
+                    (granted ? found->second.granted : found->second.refused) = true;
+                }
+            }
+            peer.wake();
+            return reader.ok();
+        }
+        case Control::liveness:
+            peer.remote_age_ms = reader.get<std::uint32_t>();
+            return true;
+        case Control::probe:
+            peer.send_forward(Control::liveness, ByteWriter().put(std::uint32_t{0}).bytes());
+            add_interest(peer, kWrite);
+            return true;
+        case Control::dial_me: connect_for_peer(peer); return true;
+        case Control::bye: take_down(peer, "the peer closed"); return true;
+        case Control::refuse: take_down(peer, "refused: " + (reader.get<std::uint8_t>(), reader.text())); return true;
+        default: return false;
+    }
+}
+
+// Frames of ours among the data.
+bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, std::string_view payload) {
+    ByteReader reader(payload);
+    switch (static_cast<Control>(header.kind)) {
+        case Control::pad: return true;
+        case Control::liveness: peer.remote_age_ms = reader.get<std::uint32_t>(); return true;
+        case Control::probe:
+            peer.send_back(Control::liveness, ByteWriter().put(std::uint32_t{0}).bytes());
+            add_interest(peer, kWriteBack);
+            return true;
+        case Control::open: open_flow(peer, header.flow); return true;
+        case Control::shut: shut_flow(peer, header.flow); return true;
+        case Control::flush: {
+            const auto id = reader.get<std::uint64_t>();
+            if (!reader.ok()) return false;
+            auto barrier = std::make_shared<Barrier>([this, &peer, id, session = peer.in_session.load()] {
+                // On whichever thread handles the last message.
+                {
+                    std::lock_guard lock(peer.mutex);
+                    if (peer.in_session.load(std::memory_order_seq_cst) != session) return;
+                    append_frame(peer.back, Control::flushed, ByteWriter().put(id).bytes());
+                }
+                add_interest(peer, kWriteBack);
+            });
+            for (auto& flow : peer.in_flows) {
+                if (!flow || !flow->registration) continue;
+                if (flow->messages.load(std::memory_order_relaxed) ==
+                    flow->handled_messages.load(std::memory_order_seq_cst)) {
+                    continue;
+                }
+                Run mark;
+                mark.barrier = barrier;
+                flow->registration->queue->push(std::move(mark));
+            }
+            return true;
+        }
+        case Control::reserve: {
+            const auto id = reader.get<std::uint64_t>();
+            const auto size = reader.get<std::uint64_t>();
+            const auto kind = reader.get<std::uint16_t>();
+            if (!reader.ok()) return false;
+            reserve(peer, id, size, kind, header.flow);
+            return true;
+        }
+        case Control::cancel: {
+            const auto id = reader.get<std::uint64_t>();
+            std::erase_if(waiting_reservations_,
+                          [&](const auto& waiting) { return waiting.peer == &peer && waiting.id == id; });
+            const auto found = peer.assemblies.find(id);
+            if (found != peer.assemblies.end()) {
+                if (found->second.buffer) found->second.buffer->release();
+                large_used_ -= found->second.size;
+                peer.assemblies.erase(found);
+                retry_reservations();
+            }
+            return reader.ok();
+        }
+        case Control::bye: channel.farewell = "the peer closed"; return true;
+        case Control::refuse: {
+            reader.get<std::uint8_t>();
+            channel.farewell = "refused: " + reader.text();
+            return true;
+        }
+        default: return false;
+    }
+}
+
+// --- large messages --------------------------------------------------------------------------------
+
+void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16_t kind, std::uint32_t flow) {
+    auto answer = [&](std::uint8_t granted) {
+        peer.send_back(Control::reserved, ByteWriter().put(id).put(granted).bytes());
+        add_interest(peer, kWriteBack);
+    };
+    if (size > options_.max_message_bytes || peer.assemblies.count(id) != 0) return answer(0);
+    if (large_used_ + size > options_.large_message_bytes && large_used_ != 0) {
+        if (waiting_reservations_.size() >= 4096) return answer(0);
+        waiting_reservations_.push_back({&peer, id, size, kind, flow, peer.in_session});
+        return;
+    }
+    large_used_ += size;
+    large_now_.store(large_used_, std::memory_order_relaxed);
+    peer.assemblies[id] = {nullptr, size, 0, kind, flow};
+    answer(1);
+}
+
+void Node::retry_reservations() {
+    large_now_.store(large_used_, std::memory_order_relaxed);
+    // In order: a small one does not overtake a large one for ever.
+    while (!waiting_reservations_.empty()) {
+        const WaitingReservation next = waiting_reservations_.front();
+        if (next.peer->in == nullptr || next.session != next.peer->in_session) {
+            waiting_reservations_.pop_front();
+            continue;
+        }
+        if (large_used_ + next.size > options_.large_message_bytes && large_used_ != 0) return;
+        waiting_reservations_.pop_front();
+        reserve(*next.peer, next.id, next.size, next.kind, next.flow);
+    }
+}
+
+bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std::string_view part) {
+    const auto found = peer.assemblies.find(id);
+    if (found == peer.assemblies.end()) return true;  // it was cancelled meanwhile
+    Peer::Assembly& assembly = found->second;
+    const bool last = (header.flags & kLast) != 0;
+    if (part.size() > assembly.size - assembly.filled || header.kind != assembly.kind ||
+        last != (assembly.filled + part.size() == assembly.size)) {
+        return false;
+    }
+    // Allocated by the first fragment, not by the promise of one.
+    if (assembly.buffer == nullptr) assembly.buffer = Buffer::standalone(assembly.size);
+    std::memcpy(assembly.buffer->data() + assembly.filled, part.data(), part.size());
+    assembly.filled += part.size();
+    if (!last) return true;
+
+    Registration* registration = registration_for(header.kind, header.flow);
+    InFlow& flow = in_flow(peer, header.flow < flows_.size() ? header.flow : 0);
+    flow.messages.store(flow.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + assembly.size, std::memory_order_relaxed);
+    peer.large_in.fetch_add(1, std::memory_order_relaxed);
+    Run run;
+    run.shape = Run::Shape::message;
+    run.source = peer.id;
+    run.session = peer.in_session;
+    run.bytes = static_cast<std::uint32_t>(assembly.size);
+    run.count = 1;
+    run.flow = &flow;
+    run.buffer = assembly.buffer;
+    run.large_bytes = assembly.size;
+    run.arrived = selector_.now();
+    peer.assemblies.erase(found);
+    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) {
+        unknown_kind_.fetch_add(1, std::memory_order_relaxed);
+        finish(run);
+    } else {
+        park_run(*registration, std::move(run));
+    }
+    return true;
+}
+
+// The receiving side of a connection ends. What is parked stays parked: it arrived.
+void Node::drop_receiving(Peer& peer) {
+    ++peer.in_session;
+    for (auto& [id, assembly] : peer.assemblies) {
+        if (assembly.buffer) assembly.buffer->release();
+        large_used_ -= assembly.size;
+    }
+    peer.assemblies.clear();
+    std::erase_if(waiting_opens_, [&](const auto& waiting) { return waiting.first == &peer; });
+    for (std::uint32_t id = 0; id < peer.in_flows.size(); ++id) {
+        if (!peer.in_flows[id]) continue;
+        InFlow& flow = *peer.in_flows[id];
+        flow.handled.reset(peer.in_session + 1);  // the session that the next channel will have
+        flow.credit_due.store(false, std::memory_order_seq_cst);
+        flow.confirmed_messages = flow.handled_messages.load(std::memory_order_relaxed);
+        if (id != 0) shut_flow(peer, id);
+    }
+    retry_reservations();
+}
+
+}  // namespace antiphon

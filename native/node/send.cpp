@@ -1,0 +1,445 @@
+// The sending side of a node: any thread. Attempts never block; wait() is where threads wait.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/wait.hpp"
+#include "node/node.hpp"
+
+namespace antiphon {
+
+namespace {
+
+using Status = Attempt::Status;
+
+// A ring that was quiet for this long is written by the sender itself: nobody else sends much, and
+// the hop to the selector would cost more than the system call.
+constexpr Nanos kQuiet = 200 * kMicrosecond;
+// Waiting threads look this often whether they were interrupted.
+constexpr Nanos kInterruptEvery = 100 * kMillisecond;
+
+}  // namespace
+
+bool Node::sends_allowed() const {
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    return phase == Phase::running || (phase == Phase::draining && Scheduler::on_scheduler_thread());
+}
+
+template <typename Fill>
+Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill) {
+    Ring& ring = *peer.ring.load(std::memory_order_acquire);
+    const std::size_t total = kHeaderBytes + header.length;
+    std::uint64_t position;
+    if (!ring.claim(total, position)) {
+        return {Status::ring_full, nullptr, static_cast<std::uint32_t>(total), session};
+    }
+    // The session is read again behind the claim: a new session starts at the ring's tail, so that
+    // either it starts behind this claim, or this read sees it.
+    const bool current = peer.session.load(std::memory_order_seq_cst) == session;
+    if (!current) {
+        header.kind = static_cast<std::uint16_t>(Control::pad);
+        header.flags = 0;
+        header.flow = 0;
+    }
+    ring.write(position, &header, kHeaderBytes);
+    if (current) fill(ring, position + kHeaderBytes);
+    ring.wait_turn(position);
+    if (current && header.kind >= kFirstUserKind) fill.count();
+    ring.publish(position + total);
+    signal_data(peer);
+    return {current ? Status::sent : Status::again, nullptr, 0, session};
+}
+
+namespace {
+
+inline void add_alone(std::atomic<std::uint64_t>& counter, std::uint64_t amount) {
+    // Only between wait_turn and publish, where one producer is alone: no read-modify-write needed.
+    counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+template <typename Copy>
+struct Fill {
+    OutFlow* flow;
+    std::uint32_t messages;
+    std::uint64_t bytes;
+    Copy copy;
+
+    void operator()(Ring& ring, std::uint64_t position) const { copy(ring, position); }
+    void count() const {
+        if (flow == nullptr) return;
+        add_alone(flow->messages, messages);
+        add_alone(flow->bytes, bytes);
+    }
+};
+
+}  // namespace
+
+template <typename Copy>
+Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size_t payload,
+                  std::uint32_t messages, Copy&& copy) {
+    if (!sends_allowed()) return {Status::closed};
+    const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
+    if (session == 0) return {Status::not_connected};
+    OutFlow* flow = peer.kinds.find(kind);
+    if (flow == nullptr) flow = &peer.unannounced;
+    const std::uint32_t window = flow->window.load(std::memory_order_acquire);
+    const std::uint32_t least = flow->least_charge.load(std::memory_order_relaxed);
+    const std::size_t total = kHeaderBytes + payload;
+    if (total > peer.max_frame.load(std::memory_order_relaxed) ||
+        (window != 0 && total > window / 4 && total > least)) {
+        return {Status::large, flow, 0, session};
+    }
+    const auto charge = static_cast<std::uint32_t>(
+        std::max<std::uint64_t>(total, std::uint64_t{least} * messages));
+    if (!flow->in_flight.add(session, charge, window)) {
+        return {Status::no_credit, flow, charge, session};
+    }
+    const Header header{static_cast<std::uint32_t>(payload), kind, flags,
+                        flow->id.load(std::memory_order_relaxed)};
+    Attempt attempt = put_uncharged(peer, header, session,
+                                    Fill<Copy&>{flow, messages, total, copy});
+    if (attempt.status != Status::sent) flow->in_flight.subtract(session, charge);
+    return attempt;
+}
+
+Attempt Node::try_message(Peer& peer, std::uint16_t kind, Message message) {
+    return put(peer, kind, 0, message.size, 1, [&](Ring& ring, std::uint64_t position) {
+        ring.write(position, message.data, message.size);
+    });
+}
+
+Attempt Node::try_packed(Peer& peer, std::uint16_t kind, const Message* messages, std::size_t count,
+                         std::size_t& taken) {
+    taken = 0;
+    // How much one frame may hold: the session's largest frame, and a quarter of the flow's window in
+    // bytes as well as in messages, so that a window holds several frames.
+    const std::uint32_t max_frame = peer.max_frame.load(std::memory_order_relaxed);
+    std::uint64_t most_bytes = max_frame > kHeaderBytes ? max_frame - kHeaderBytes : 0;
+    std::uint64_t most_count = count;
+    OutFlow* flow = peer.kinds.find(kind);
+    if (flow == nullptr) flow = &peer.unannounced;
+    if (const std::uint32_t window = flow->window.load(std::memory_order_acquire); window != 0) {
+        const std::uint32_t least = flow->least_charge.load(std::memory_order_relaxed);
+        most_bytes = std::min<std::uint64_t>(most_bytes, window / 4 - kHeaderBytes);
+        if (least != 0) {
+            most_count = std::min<std::uint64_t>(most_count, std::max(1u, window / 4 / least));
+        }
+    }
+    std::uint64_t payload = 4;
+    std::size_t fits = 0;
+    while (fits < most_count && payload + 4 + messages[fits].size <= most_bytes) {
+        payload += 4 + messages[fits].size;
+        ++fits;
+    }
+    if (fits <= 1) {
+        const Attempt attempt = try_message(peer, kind, messages[0]);
+        taken = attempt.status == Status::sent ? 1 : 0;
+        return attempt;
+    }
+    const auto many = static_cast<std::uint32_t>(fits);
+    const Attempt attempt =
+        put(peer, kind, kPacked, payload, many, [&](Ring& ring, std::uint64_t position) {
+            ring.write(position, &many, 4);
+            std::uint64_t at = position + 4;
+            for (std::size_t i = 0; i < fits; ++i, at += 4) {
+                const auto size = static_cast<std::uint32_t>(messages[i].size);
+                ring.write(at, &size, 4);
+            }
+            // Messages that lie side by side, as those of a packed buffer do, are copied in one go.
+            for (std::size_t i = 0; i < fits;) {
+                const char* from = messages[i].data;
+                std::size_t bytes = messages[i++].size;
+                while (i < fits && messages[i].data == from + bytes) bytes += messages[i++].size;
+                ring.write(at, from, bytes);
+                at += bytes;
+            }
+        });
+    if (attempt.status == Status::sent) taken = fits;
+    return attempt;
+}
+
+void Node::signal_data(Peer& peer) {
+    if (peer.write_armed.load(std::memory_order_seq_cst)) return;
+    const Nanos now = now_ns();
+    const Nanos quiet = now - peer.last_signal.exchange(now, std::memory_order_relaxed);
+    if (quiet > kQuiet && write_inline(peer)) return;
+    if (!peer.write_armed.exchange(true, std::memory_order_seq_cst)) add_interest(peer, kWrite);
+}
+
+// True when the ring is empty afterwards.
+bool Node::write_inline(Peer& peer) {
+    if (peer.write_token.exchange(true, std::memory_order_acquire)) return false;
+    bool emptied = false;
+    Channel* channel = peer.out;
+    // The selector changes `out` and closes its descriptor only with the token.
+    if (channel != nullptr && peer.session.load(std::memory_order_acquire) != 0 &&
+        peer.lane_out.empty() && !peer.out_blocked) {
+        const char* data;
+        const std::size_t bytes = peer.ring.load(std::memory_order_acquire)->readable(data);
+        if (bytes != 0) {
+            const ssize_t sent = send(channel->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent > 0) {
+                const auto done = static_cast<std::size_t>(sent);
+                peer.block_left = bytes - done;
+                peer.ring.load(std::memory_order_acquire)->release(done);
+                peer.inline_writes.fetch_add(1, std::memory_order_relaxed);
+                peer.bytes_written.fetch_add(done, std::memory_order_relaxed);
+                emptied = done == bytes && peer.ring.load(std::memory_order_acquire)->empty();
+            }
+        }
+    }
+    peer.write_token.store(false, std::memory_order_seq_cst);
+    if (peer.handover.load(std::memory_order_seq_cst) &&
+        peer.handover.exchange(false, std::memory_order_seq_cst)) {
+        add_interest(peer, kWrite);
+    }
+    return emptied;
+}
+
+void Node::add_interest(Peer& peer, std::uint8_t interests) {
+    if (interests_.add(peer, interests)) selector_.wake();
+}
+
+void Node::want_connection(Peer& peer) {
+    const Nanos until = now_ns() + options_.connect_timeout;
+    Nanos seen = peer.wanted_until.load(std::memory_order_relaxed);
+    while (seen < until && !peer.wanted_until.compare_exchange_weak(seen, until)) {
+    }
+    add_interest(peer, kConnect);
+}
+
+void Node::want_credit(Peer& peer, const Attempt& attempt) {
+    OutFlow& flow = *attempt.flow;
+    if (flow.window.load(std::memory_order_seq_cst) != 0 || flow.asked.exchange(true)) return;
+    peer.send_forward(Control::open, {}, flow.id.load(std::memory_order_relaxed));
+    add_interest(peer, kWrite);
+}
+
+std::uint64_t Node::message_limit(const Peer& peer) const {
+    const std::uint64_t theirs = peer.max_message.load(std::memory_order_acquire);
+    return theirs == 0 ? options_.max_message_bytes : std::min(theirs, options_.max_message_bytes);
+}
+
+Outcome Node::lost(Peer& peer) {
+    std::lock_guard lock(peer.mutex);
+    Outcome outcome{Outcome::Code::unreachable, peer.failure.text, peer.failure.address, {}};
+    if (outcome.text.empty()) outcome.text = "the connection was lost";
+    return outcome;
+}
+
+// Blocks until done(), which is asked with the peer's mutex held.
+Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
+                    const std::function<bool()>& done) {
+    Scheduler::Blocked blocked;
+    Outcome outcome;
+    std::unique_lock lock(peer.mutex);
+    peer.waiters.fetch_add(1, std::memory_order_seq_cst);
+    while (!done()) {
+        const Nanos now = now_ns();
+        if (!sends_allowed()) {
+            outcome.code = Outcome::Code::closed;
+        } else if (now >= deadline) {
+            outcome.code = Outcome::Code::timeout;
+        } else {
+            wait_until(peer.changed, lock,
+                       interrupted ? std::min(deadline, now + kInterruptEvery) : deadline);
+            if (interrupted) {
+                lock.unlock();
+                if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
+                lock.lock();
+            }
+        }
+        if (!outcome.ok()) break;
+    }
+    peer.waiters.fetch_sub(1, std::memory_order_seq_cst);
+    return outcome;
+}
+
+Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* interrupted) {
+    Peer& peer = sending.peer;
+    if (attempt.status == Status::again) return {};
+    if (attempt.status == Status::closed) return {Outcome::Code::closed, {}, {}, {}};
+    Nanos deadline = sending.deadline;
+
+    std::function<bool()> worth_it;
+    if (attempt.status == Status::not_connected) {
+        // A connection that this call has already used is gone: what it sent may be lost.
+        if (sending.session != 0) return lost(peer);
+        if (sending.connect_deadline == 0) {
+            sending.connect_deadline = now_ns() + options_.connect_timeout;
+            std::lock_guard lock(peer.mutex);
+            sending.failures = peer.failures;
+        }
+        want_connection(peer);
+        deadline = std::min(deadline, sending.connect_deadline);
+        worth_it = [&] {
+            return peer.session.load(std::memory_order_seq_cst) != 0 ||
+                   peer.failures != sending.failures;
+        };
+    } else {
+        if (sending.session != 0 && sending.session != attempt.session) return lost(peer);
+        sending.session = attempt.session;
+        auto gone = [&peer, session = attempt.session] {
+            return peer.session.load(std::memory_order_seq_cst) != session;
+        };
+        if (attempt.status == Status::no_credit) {
+            OutFlow& flow = *attempt.flow;
+            flow.waits.fetch_add(1, std::memory_order_relaxed);
+            want_credit(peer, attempt);
+            worth_it = [&, gone] {
+                const std::uint64_t after =
+                    std::uint64_t{flow.in_flight.count(attempt.session)} + attempt.amount;
+                return gone() || after <= flow.window.load(std::memory_order_seq_cst);
+            };
+        } else {
+            peer.ring_waits.fetch_add(1, std::memory_order_relaxed);
+            Ring& ring = *peer.ring.load(std::memory_order_acquire);
+            // Half of the ring at once, so that a full ring costs few wake-ups.
+            const std::size_t enough = std::max<std::size_t>(attempt.amount, ring.capacity() / 2);
+            worth_it = [&ring, gone, enough] { return gone() || ring.free_bytes() >= enough; };
+        }
+    }
+
+    Outcome outcome = block(peer, deadline, interrupted, worth_it);
+    if (attempt.status == Status::not_connected && outcome.code != Outcome::Code::closed &&
+        outcome.code != Outcome::Code::interrupted &&
+        peer.session.load(std::memory_order_seq_cst) == 0) {
+        // Connecting failed for good, or in time nobody answered.
+        std::lock_guard lock(peer.mutex);
+        const Failure& failure = peer.failure;
+        outcome.text = failure.text;
+        outcome.address = failure.address;
+        outcome.other = failure.other;
+        switch (failure.code) {
+            case Failure::Code::authentication: outcome.code = Outcome::Code::authentication; break;
+            case Failure::Code::duplicate: outcome.code = Outcome::Code::duplicate; break;
+            case Failure::Code::protocol: outcome.code = Outcome::Code::protocol; break;
+            default: outcome.code = Outcome::Code::unreachable;
+        }
+        if (outcome.text.empty()) outcome.text = "no answer";
+    }
+    return outcome;
+}
+
+Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
+                         const Interrupted* interrupted) {
+    Peer& peer = sending.peer;
+    const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
+    if (session == 0) return wait(sending, {Status::not_connected}, interrupted);
+    if (sending.session != 0 && sending.session != session) return lost(peer);
+    sending.session = session;
+    if (message.size > message_limit(peer)) return {Outcome::Code::too_large, {}, {}, {}};
+    OutFlow* flow = peer.kinds.find(kind);
+    const std::uint32_t flow_id = flow ? flow->id.load(std::memory_order_relaxed) : 0;
+
+    const std::uint64_t id = large_ids_.fetch_add(1, std::memory_order_relaxed) + 1;
+    {
+        std::lock_guard lock(peer.mutex);
+        peer.reservations.emplace(id, Reservation{});
+        append_frame(peer.forward, Control::reserve,
+                     ByteWriter().put(id).put(std::uint64_t{message.size}).put(kind).bytes(), flow_id);
+    }
+    add_interest(peer, kWrite);
+
+    Outcome outcome = block(peer, sending.deadline, interrupted, [&] {
+        const Reservation& reservation = peer.reservations[id];
+        return reservation.granted || reservation.refused ||
+               peer.session.load(std::memory_order_seq_cst) != session;
+    });
+    {
+        std::lock_guard lock(peer.mutex);
+        if (peer.reservations[id].refused) outcome.code = Outcome::Code::too_large;
+        peer.reservations.erase(id);
+    }
+
+    if (outcome.ok()) {
+        const std::size_t most =
+            std::max<std::size_t>(peer.max_frame.load(std::memory_order_relaxed), 64) - kHeaderBytes - 8;
+        std::size_t at = 0;
+        do {
+            const std::size_t part = std::min(most, message.size - at);
+            const bool last = at + part == message.size;
+            const Header header{static_cast<std::uint32_t>(part + 8), kind,
+                                static_cast<std::uint16_t>(kFragment | (last ? kLast : 0)), flow_id};
+            auto copy = [&](Ring& ring, std::uint64_t position) {
+                ring.write(position, &id, 8);
+                ring.write(position + 8, message.data + at, part);
+            };
+            OutFlow* counted = flow ? flow : &peer.unannounced;
+            const Attempt attempt = put_uncharged(
+                peer, header, session,
+                Fill<decltype(copy)&>{counted, last ? 1u : 0u, kHeaderBytes + 8 + part, copy});
+            if (attempt.status == Status::sent) {
+                at += part;
+                continue;
+            }
+            if (attempt.status == Status::again) {
+                outcome = lost(peer);
+            } else {
+                outcome = wait(sending, attempt, interrupted);
+            }
+            if (peer.session.load(std::memory_order_seq_cst) != session && outcome.ok()) {
+                outcome = lost(peer);
+            }
+        } while (outcome.ok() && at < message.size);
+    }
+    if (outcome.ok()) {
+        peer.large_out.fetch_add(1, std::memory_order_relaxed);
+    } else if (outcome.code != Outcome::Code::too_large) {
+        peer.send_forward(Control::cancel, ByteWriter().put(id).bytes());
+        add_interest(peer, kWrite);
+    }
+    return outcome;
+}
+
+Outcome Node::ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* interrupted) {
+    Peer& peer = sending.peer;
+    {
+        std::lock_guard lock(peer.mutex);
+        id = ++peer.next_flush;
+    }
+    for (;;) {
+        if (!sends_allowed()) return {Outcome::Code::closed, {}, {}, {}};
+        auto copy = [&](Ring& ring, std::uint64_t position) { ring.write(position, &id, 8); };
+        const Header header{8, static_cast<std::uint16_t>(Control::flush), 0, 0};
+        const Attempt attempt =
+            put_uncharged(peer, header, sending.session, Fill<decltype(copy)&>{nullptr, 0, 0, copy});
+        if (attempt.status == Status::sent) return {};
+        if (attempt.status == Status::again) return lost(peer);
+        Outcome outcome = wait(sending, attempt, interrupted);
+        if (!outcome.ok()) return outcome;
+    }
+}
+
+Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted* interrupted,
+                          std::uint16_t& at) {
+    std::vector<std::pair<Sending, std::uint64_t>> asked;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& peer : peer_list_) {
+            const std::uint32_t session = peer->session.load(std::memory_order_seq_cst);
+            if (session == 0 || (only != 0 && peer->id != only)) continue;
+            asked.push_back({Sending{*peer, deadline, now_ns(), session}, 0});
+        }
+    }
+    for (auto& [sending, id] : asked) {
+        at = sending.peer.id;
+        Outcome outcome = ask_flush(sending, id, interrupted);
+        if (!outcome.ok()) return outcome;
+    }
+    for (auto& [sending, id] : asked) {
+        Peer& peer = sending.peer;
+        at = peer.id;
+        bool gone = false;
+        Outcome outcome = block(peer, deadline, interrupted, [&, wanted = id, session = sending.session] {
+            gone = peer.session.load(std::memory_order_seq_cst) != session;
+            return gone || peer.flushed >= wanted;
+        });
+        if (outcome.ok() && gone) outcome = lost(peer);
+        if (!outcome.ok()) return outcome;
+    }
+    return {};
+}
+
+}  // namespace antiphon

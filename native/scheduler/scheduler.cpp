@@ -1,0 +1,182 @@
+#include "scheduler/scheduler.hpp"
+
+#include <algorithm>
+
+#include "base/wait.hpp"
+
+namespace antiphon {
+
+thread_local Scheduler* Scheduler::current_ = nullptr;
+thread_local Scheduler::Worker* Scheduler::worker_ = nullptr;
+
+bool Scheduler::on_scheduler_thread() { return current_ != nullptr; }
+
+void Scheduler::notify(Task& task) {
+    int state = task.state_.load(std::memory_order_seq_cst);
+    for (;;) {
+        if (state == Task::idle) {
+            if (!task.state_.compare_exchange_weak(state, Task::ready)) continue;
+            enqueue(task);
+            return;
+        }
+        if (state != Task::running) return;  // it will be looked at again anyway
+        if (task.state_.compare_exchange_weak(state, Task::running_notified)) return;
+    }
+}
+
+void Scheduler::enqueue(Task& task) {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    ready_.push_back(&task);
+    if (workers_.empty()) {
+        for (int i = 0; i < threads_; ++i) add_worker();
+    }
+    if (waiting_ != 0) work_.notify_one();
+}
+
+void Scheduler::add_worker() {
+    Worker& worker = workers_.emplace_back();
+    worker.thread = std::thread([this, &worker] { work(worker); });
+}
+
+bool Scheduler::may_enter(Nanos now) const {
+    if (running_ == 0) return true;
+    // Somebody overran: let one more in for each that did.
+    int overrun = 0;
+    for (const Worker& worker : workers_) {
+        if (worker.task != nullptr && !worker.blocked && now - worker.since > 2 * kSlice) ++overrun;
+    }
+    return running_ <= overrun;
+}
+
+void Scheduler::work(Worker& worker) {
+    current_ = this;
+    worker_ = &worker;
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+        const Nanos now = now_ns();
+        if (ready_.empty() || !may_enter(now)) {
+            ++waiting_;
+            // With work waiting behind a running slice, look again once that slice has overrun.
+            wait_until(work_, lock, ready_.empty() ? kNever : now + 2 * kSlice);
+            --waiting_;
+            continue;
+        }
+        Task& task = *ready_.front();
+        ready_.pop_front();
+        ++running_;
+        worker.task = &task;
+        worker.since = now;
+        task.state_.store(Task::running, std::memory_order_seq_cst);
+        lock.unlock();
+
+        const bool more = task.run_slice(now + kSlice);
+        slices_.fetch_add(1, std::memory_order_relaxed);
+
+        lock.lock();
+        worker.task = nullptr;
+        --running_;
+        int state = Task::running;
+        if (more || !task.state_.compare_exchange_strong(state, Task::idle)) {
+            task.state_.store(Task::ready, std::memory_order_seq_cst);
+            ready_.push_back(&task);
+        }
+        if (!ready_.empty() && waiting_ != 0 && blocked_ != 0) work_.notify_one();
+        quiet_.notify_all();
+    }
+    worker.gone = true;
+    lock.unlock();
+    hooks_.thread_ends();
+    lock.lock();
+    quiet_.notify_all();
+}
+
+Scheduler::Blocked::Blocked() : scheduler_(current_) {
+    if (scheduler_ == nullptr) return;
+    std::lock_guard lock(scheduler_->mutex_);
+    worker_->blocked = true;
+    --scheduler_->running_;
+    ++scheduler_->blocked_;
+    const int alive = static_cast<int>(scheduler_->workers_.size());
+    if (scheduler_->blocked_ >= alive && !scheduler_->stopping_) {
+        if (alive < scheduler_->most_threads_) {
+            scheduler_->add_worker();
+        } else {
+            scheduler_->refused_.fetch_add(1, std::memory_order_relaxed);
+        }
+    }
+    scheduler_->work_.notify_one();
+}
+
+Scheduler::Blocked::~Blocked() {
+    if (scheduler_ == nullptr) return;
+    std::lock_guard lock(scheduler_->mutex_);
+    worker_->blocked = false;
+    ++scheduler_->running_;
+    --scheduler_->blocked_;
+}
+
+void Scheduler::forget(Task& task) {
+    std::unique_lock lock(mutex_);
+    std::erase(ready_, &task);
+    for (;;) {
+        const bool elsewhere = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+            return w.task == &task && &w != worker_;
+        });
+        if (!elsewhere) break;
+        quiet_.wait(lock);
+        std::erase(ready_, &task);
+    }
+    std::erase(ready_, &task);
+}
+
+bool Scheduler::wait_idle(Nanos until) {
+    std::unique_lock lock(mutex_);
+    while (!ready_.empty() || running_ + blocked_ != 0) {
+        if (stopping_ || !wait_until(quiet_, lock, until)) return false;
+    }
+    return true;
+}
+
+bool Scheduler::stop(Nanos until) {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    ready_.clear();
+    work_.notify_all();
+    auto all_gone = [&] {
+        return std::all_of(workers_.begin(), workers_.end(),
+                           [](const Worker& worker) { return worker.gone; });
+    };
+    while (!all_gone()) {
+        if (!wait_until(quiet_, lock, until)) break;
+    }
+    const bool done = all_gone();
+    for (Worker& worker : workers_) {
+        if (!worker.thread.joinable()) continue;
+        if (worker.gone) {
+            lock.unlock();
+            worker.thread.join();
+            lock.lock();
+        } else {
+            worker.thread.detach();
+        }
+    }
+    return done;
+}
+
+Nanos Scheduler::longest_slice() {
+    std::lock_guard lock(mutex_);
+    const Nanos now = now_ns();
+    Nanos longest = 0;
+    for (const Worker& worker : workers_) {
+        if (worker.task != nullptr) longest = std::max(longest, now - worker.since);
+    }
+    return longest;
+}
+
+int Scheduler::thread_count() {
+    std::lock_guard lock(mutex_);
+    return static_cast<int>(workers_.size());
+}
+
+}  // namespace antiphon

@@ -1,0 +1,102 @@
+// Scheduler threads: they take tasks that have work and run a bounded slice of each, in turn.
+//
+// Python tasks run one at a time on a build with a global interpreter lock: the second thread enters
+// only when the first overruns two slices or blocks in one of our own calls, so that threads do not
+// queue up on the interpreter's lock. A thread that blocks in our calls is replaced by a spare.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+
+namespace antiphon {
+
+inline constexpr Nanos kSlice = 2 * kMillisecond;
+
+class Task {
+   public:
+    virtual ~Task() = default;
+    // Runs until the work or the slice is used up. True when work is left. On a scheduler thread.
+    virtual bool run_slice(Nanos until) = 0;
+
+   private:
+    friend class Scheduler;
+    enum State : int { idle, ready, running, running_notified };
+    // Idle to ready by whoever brings work, ready to running and back by the scheduler.
+    std::atomic<int> state_{idle};
+};
+
+class Scheduler {
+   public:
+    struct Hooks {
+        std::function<void()> thread_ends = [] {};  // on the thread, before it ends
+    };
+
+    Scheduler(int threads, int most_threads, Hooks hooks)
+        : threads_(threads), most_threads_(most_threads), hooks_(std::move(hooks)) {}
+    ~Scheduler() { stop(kNever); }
+
+    // The task has work. Threads are started by the first one.
+    void notify(Task& task);
+    // Nothing ready and nothing running, or the deadline.
+    bool wait_idle(Nanos until);
+    // No slice starts any more. Waits for the running ones until the deadline; false when a thread
+    // is still in a handler then: it ends by itself and owns what it needs.
+    bool stop(Nanos until);
+    // The task will not run again once this returns, unless it is running on this very thread.
+    void forget(Task& task);
+
+    static bool on_scheduler_thread();
+
+    // While this lives, the calling scheduler thread does not count as running.
+    class Blocked {
+       public:
+        Blocked();
+        ~Blocked();
+
+       private:
+        Scheduler* scheduler_;
+    };
+
+    // How long the slice that runs longest has been running; zero when none is.
+    Nanos longest_slice();
+    int thread_count();
+    std::uint64_t slices() const { return slices_.load(std::memory_order_relaxed); }
+    std::uint64_t spares_refused() const { return refused_.load(std::memory_order_relaxed); }
+
+   private:
+    struct Worker {
+        std::thread thread;
+        Task* task = nullptr;
+        Nanos since = 0;
+        bool blocked = false;
+        bool gone = false;
+    };
+
+    void enqueue(Task& task);
+    void work(Worker& worker);
+    void add_worker();  // with mutex_ held
+    bool may_enter(Nanos now) const;
+
+    static thread_local Scheduler* current_;
+    static thread_local Worker* worker_;
+
+    const int threads_, most_threads_;
+    const Hooks hooks_;
+    std::mutex mutex_;
+    std::condition_variable work_, quiet_;
+    std::deque<Task*> ready_;
+    std::deque<Worker> workers_;
+    int running_ = 0, blocked_ = 0, waiting_ = 0;
+    bool stopping_ = false;
+    std::atomic<std::uint64_t> slices_{0}, refused_{0};
+};
+
+}  // namespace antiphon

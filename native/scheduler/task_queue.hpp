@@ -1,0 +1,83 @@
+// The queue of one registration: runs in, runs out, bounded by what the senders were granted.
+//
+// With `block` the bound is the flow's window, so parking always succeeds. With a drop policy credit
+// goes back at once and the queue itself holds to its capacity.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "scheduler/run.hpp"
+
+namespace antiphon {
+
+enum class WhenFull : std::uint8_t { block, drop_oldest, drop_newest };
+
+class TaskQueue {
+   public:
+    using Finish = std::function<void(Run&)>;  // gives credit and memory back
+
+    TaskQueue(WhenFull when_full, std::uint64_t capacity, std::uint64_t window, Finish finish)
+        : when_full_(when_full), capacity_(capacity), window_(window), finish_(std::move(finish)) {}
+    ~TaskQueue() { clear(); }
+
+    // Called with no lock held after something was put into an empty queue.
+    void set_on_ready(std::function<void()> call) { on_ready_ = std::move(call); }
+
+    // A thread that works on runs of this queue. Several may, when order does not matter; a mark
+    // that is reached while another slice is still at work on earlier runs waits for that slice.
+    struct Slice {
+        std::vector<std::shared_ptr<Barrier>> behind;
+    };
+
+    void push(Run run);
+    void begin(Slice& slice);
+    void end(Slice& slice);
+    // The next run of messages. The slice has finished what it took before.
+    bool pop(Run& run, Slice& slice);
+    // Passes marks that are reached now, without taking a run.
+    void settle(Slice& slice);
+    // Puts back what a slice did not finish, so that it comes out first.
+    void push_front(Run run);
+    // Waits until there is something, the deadline, or close. True when there is something.
+    bool wait(Nanos until);
+    void finish(Run& run) { finish_(run); }
+    // Wakes everyone; push() drops from now on.
+    void close();
+    void clear();
+    bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+    bool empty() const { return runs_count_.load(std::memory_order_seq_cst) == 0; }
+    std::uint64_t pending() const { return pending_.load(std::memory_order_relaxed); }
+    std::uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
+    std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+    Nanos oldest();
+    WhenFull when_full() const { return when_full_; }
+    std::uint64_t capacity() const { return capacity_; }
+
+   private:
+    void account(const Run& run, bool in);
+    void pass_marks(Slice& slice, std::vector<std::shared_ptr<Barrier>>& reached);
+
+    const WhenFull when_full_;
+    const std::uint64_t capacity_, window_;
+    const Finish finish_;
+    std::function<void()> on_ready_;
+
+    std::mutex mutex_;
+    std::condition_variable filled_;
+    std::deque<Run> runs_;
+    std::vector<Slice*> slices_;
+    int waiters_ = 0;
+    // Written under mutex_; read without it for statistics and quick checks.
+    std::atomic<std::uint64_t> pending_{0}, pending_bytes_{0}, dropped_{0};
+    std::atomic<std::size_t> runs_count_{0};
+    std::atomic<bool> closed_{false};
+};
+
+}  // namespace antiphon

@@ -1,0 +1,149 @@
+#include "selector/selector.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+#include "base/descriptors.hpp"
+
+namespace antiphon {
+
+Selector::Selector() {
+    epoll_ = open_descriptor([] { return epoll_create1(EPOLL_CLOEXEC); });
+    wake_ = open_descriptor([] { return eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); });
+    epoll_event event{EPOLLIN, {}};
+    event.data.ptr = nullptr;
+    if (epoll_ < 0 || wake_ < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) != 0) {
+        const int error = errno;
+        if (epoll_ >= 0) close_descriptor(epoll_);
+        if (wake_ >= 0) close_descriptor(wake_);
+        throw std::system_error(error, std::generic_category(), "cannot set up epoll");
+    }
+}
+
+Selector::~Selector() {
+    stop();
+    if (epoll_ >= 0) close_descriptor(epoll_);
+    if (wake_ >= 0) close_descriptor(wake_);
+}
+
+void Selector::start(std::function<bool()> bulk) {
+    bulk_ = std::move(bulk);
+    now_ = now_ns();
+    thread_ = std::thread([this] { loop(); });
+}
+
+void Selector::stop() {
+    stopping_.store(true, std::memory_order_seq_cst);
+    if (!thread_.joinable() || on_this_thread()) return;
+    wake();
+    thread_.join();
+}
+
+void Selector::wake() {
+    if (!asleep_.load(std::memory_order_seq_cst)) return;
+    if (!asleep_.exchange(false, std::memory_order_seq_cst)) return;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] ssize_t ignored = write(wake_, &one, sizeof one);
+}
+
+void Selector::post(std::function<void()> call) {
+    {
+        std::lock_guard lock(mutex_);
+        posted_.push_back(std::move(call));
+    }
+    wake();
+}
+
+void Selector::watch(int fd, std::uint32_t events, Watcher* watcher) {
+    epoll_event event{events, {}};
+    event.data.ptr = watcher;
+    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
+        throw std::system_error(errno, std::generic_category(), "cannot watch a descriptor");
+    }
+}
+
+void Selector::change(int fd, std::uint32_t events, Watcher* watcher) {
+    epoll_event event{events, {}};
+    event.data.ptr = watcher;
+    epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event);
+}
+
+void Selector::unwatch(int fd, Watcher* watcher) {
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+    gone_.push_back(watcher);
+}
+
+std::uint64_t Selector::at(Nanos when, std::function<void()> call) {
+    const std::uint64_t id = next_timer_++;
+    timers_.emplace(when, std::pair{id, std::move(call)});
+    return id;
+}
+
+void Selector::cancel(std::uint64_t timer) {
+    std::erase_if(timers_, [&](const auto& entry) { return entry.second.first == timer; });
+}
+
+bool Selector::run_posted() {
+    std::vector<std::function<void()>> calls;
+    {
+        std::lock_guard lock(mutex_);
+        calls.swap(posted_);
+    }
+    for (auto& call : calls) call();
+    return !calls.empty();
+}
+
+void Selector::run_timers() {
+    while (!timers_.empty() && timers_.begin()->first <= now_) {
+        auto call = std::move(timers_.begin()->second.second);
+        timers_.erase(timers_.begin());
+        call();
+    }
+}
+
+void Selector::loop() {
+    std::array<epoll_event, 128> events;
+    while (!stopping_.load(std::memory_order_seq_cst)) {
+        now_ = now_ns();
+        run_posted();
+        run_timers();
+        bool busy = bulk_();
+        int timeout = 0;
+        if (!busy) {
+            // Say that we sleep, then look once more: whoever left work before we said so is found
+            // here, whoever comes after sees the flag and writes to the eventfd.
+            asleep_.store(true, std::memory_order_seq_cst);
+            busy = bulk_() || run_posted() || stopping_.load(std::memory_order_seq_cst);
+        }
+        if (!busy) {
+            timeout = -1;
+            if (!timers_.empty()) {
+                const Nanos left = timers_.begin()->first - now_ns();
+                // Rounded up, or the last part of a millisecond would be spent spinning.
+                timeout = left <= 0 ? 0 : static_cast<int>(std::min<Nanos>(left / kMillisecond + 1, 60'000));
+            }
+        }
+        gone_.clear();
+        const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
+        asleep_.store(false, std::memory_order_seq_cst);
+        turns_.fetch_add(1, std::memory_order_relaxed);
+        now_ = now_ns();
+        for (int i = 0; i < count; ++i) {
+            auto* watcher = static_cast<Watcher*>(events[i].data.ptr);
+            if (watcher == nullptr) {
+                std::uint64_t drained;
+                [[maybe_unused]] ssize_t ignored = read(wake_, &drained, sizeof drained);
+            } else if (std::find(gone_.begin(), gone_.end(), watcher) == gone_.end()) {
+                watcher->ready(events[i].events);
+            }
+        }
+    }
+}
+
+}  // namespace antiphon

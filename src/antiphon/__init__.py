@@ -1,0 +1,93 @@
+"""Messaging between Python processes.
+
+The package is laid out in layers, and imports point downward only:
+
+- ``antiphon.cli``: the command ``antiphon``
+- ``antiphon.lab``: experiments, and the adapters of the libraries we measure ourselves against
+- ``antiphon.node``: `Node`, its connections, handlers, inboxes, statistics and settings
+- ``antiphon.wire``: kinds of messages and their codec; bytes in, bytes out
+- ``antiphon.settings``, ``antiphon.errors``: what every layer shares
+- ``antiphon._core``: C++; rings, selector, frames, flows, buffers and scheduler threads
+
+Python decides, the core moves: what happens once per message is done in ``_core`` without the
+GIL, what happens once per connection or registration is done here. Names below are re-exported
+from the one module that is their home; everything else is internal.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.platform != "linux":
+    raise ImportError(
+        f"antiphon runs on Linux only (it needs epoll, eventfd and mirrored memory), not on "
+        f"{sys.platform}; use a Linux machine, a container or WSL 2"
+    )
+
+from antiphon._version import __version__
+from antiphon.errors import (
+    AntiphonError,
+    AuthenticationFailed,
+    Closed,
+    ConfigError,
+    DuplicateNode,
+    FilterError,
+    MessageTooLarge,
+    NotPrimary,
+    PeerUnreachable,
+    PermissionDenied,
+    ProtocolError,
+    QueueFull,
+    ReceiveTimeout,
+    RemoteError,
+    RequestCancelled,
+    RequestTimeout,
+    SendTimeout,
+    StoreFull,
+    UnknownKind,
+    UnknownPeer,
+    WouldBlock,
+)
+from antiphon.node import (
+    INSECURE,
+    Batch,
+    ConnectionInfo,
+    Inbox,
+    Node,
+    NodeConfig,
+    NodeStatistics,
+)
+from antiphon.wire import Message
+
+__all__ = [
+    "INSECURE",
+    "AntiphonError",
+    "AuthenticationFailed",
+    "Batch",
+    "Closed",
+    "ConfigError",
+    "ConnectionInfo",
+    "DuplicateNode",
+    "FilterError",
+    "Inbox",
+    "Message",
+    "MessageTooLarge",
+    "Node",
+    "NodeConfig",
+    "NodeStatistics",
+    "NotPrimary",
+    "PeerUnreachable",
+    "PermissionDenied",
+    "ProtocolError",
+    "QueueFull",
+    "ReceiveTimeout",
+    "RemoteError",
+    "RequestCancelled",
+    "RequestTimeout",
+    "SendTimeout",
+    "StoreFull",
+    "UnknownKind",
+    "UnknownPeer",
+    "WouldBlock",
+    "__version__",
+]

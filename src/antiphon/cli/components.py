@@ -1,0 +1,126 @@
+"""Optional things that a machine may have, how to find them, and how to get them.
+
+``antiphon doctor`` lists them for users; the tests ask the same question before they skip, so
+that both always agree on what is present.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["COMPONENTS", "Component", "find"]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """``probe`` returns a short description of what it found, or None; it never raises."""
+
+    name: str
+    purpose: str
+    install: str
+    probe: Callable[[], str | None]
+
+
+def find(name: str) -> str | None:
+    """What ``name`` is on this machine, or None when it is missing. KeyError if unheard of."""
+    return COMPONENTS[name].probe()
+
+
+def _package(distribution: str) -> Callable[[], str | None]:
+    def probe() -> str | None:
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    return probe
+
+
+def _program(*names: str, arguments: tuple[str, ...] = ("--version",)) -> Callable[[], str | None]:
+    """Look for a program, and ask it for its version: a stub that cannot run is not there."""
+
+    def probe() -> str | None:
+        for name in names:
+            path = shutil.which(name)
+            if path is None:
+                continue
+            output = _run([path, *arguments])
+            if output is not None:
+                version = re.search(r"\d+(\.\d+)+", output)
+                return version[0] if version else path
+        return None
+
+    return probe
+
+
+def _run(command: list[str]) -> str | None:
+    """What the command wrote to either stream, or None when it failed or took too long."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _netns() -> str | None:
+    """Namespaces of root, else inside a user namespace: whichever the tests would use here."""
+    if shutil.which("ip") is None:
+        return None
+    if os.geteuid() != 0:
+        return (
+            "unshare -Urn" if _run(["unshare", "-Urn", "ip", "link", "show"]) is not None else None
+        )
+    name = f"antiphon-probe-{os.getpid()}"
+    if _run(["ip", "netns", "add", name]) is None:
+        return None
+    return "ip netns" if _run(["ip", "netns", "delete", name]) is not None else None
+
+
+def _lab(name: str, purpose: str, distribution: str) -> Component:
+    return Component(name, purpose, "pip install 'antiphon[lab]'", _package(distribution))
+
+
+COMPONENTS: dict[str, Component] = {
+    component.name: component
+    for component in (
+        _lab("pyzmq", "peer in benchmarks and in the demo", "pyzmq"),
+        _lab("zenoh", "peer in benchmarks", "eclipse-zenoh"),
+        _lab("pynng", "peer in benchmarks", "pynng"),
+        _lab("nats-py", "peer in benchmarks, with nats", "nats-py"),
+        Component(
+            "nats",
+            "server for the nats peer",
+            "install nats-server and put it on PATH",
+            _program("nats-server"),
+        ),
+        _lab("pyarrow", "Batch.to_arrow", "pyarrow"),
+        _lab("psutil", "processor and memory figures in benchmarks", "psutil"),
+        Component(
+            "java",
+            "Spark",
+            "install a Java runtime, 17 or newer",
+            _program("java", arguments=("-version",)),
+        ),
+        Component(
+            "netns",
+            "tests that cut a link",
+            "install iproute2; run as root or allow user namespaces",
+            _netns,
+        ),
+    )
+}

@@ -1,0 +1,14 @@
+"""``antiphon bench``: ours and the peers, side by side in one run.
+
+``plan``       which points are measured, and in which groups
+``processes``  starting, asking and ending the processes of a point
+``worker``     what runs in those processes
+``point``      one point, measured once
+``probes``     what a node costs when it idles, and when its receiver stands still
+``machine``    what it ran on, and who else used the processor
+``summary``    medians, spreads, ratios and the targets they are held against
+``report``     tables and JSON
+
+A point goes down from the plan to worker processes, which use the adapters of ``lab.peers``; the
+measurements come back up to the summary and the report.
+"""

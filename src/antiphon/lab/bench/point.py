@@ -1,0 +1,319 @@
+"""One point, measured once, in processes of its own.
+
+The receivers count. After a warm-up, which begins when every receiver has got its first message,
+the clock and the counts are read at both ends of a window while the traffic goes on: what lies in
+buffers before and after does not enter the rate. Then the senders stop and say how many they sent,
+and the receivers are given time to get them all, so that a fast loser shows as one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.lab.bench.machine import busy_seconds, share_of_others
+from antiphon.lab.bench.plan import Point
+from antiphon.lab.bench.processes import Child, Crew, WorkerFailed, WorkerTimeout, ask_all
+from antiphon.lab.peers import PEERS
+
+__all__ = ["Check", "Measurement", "Options", "check_point", "measure"]
+
+FIRST_MESSAGE_TIMEOUT = 30.0
+STOP_TIMEOUT = 15.0
+# A drain that stands still this long has lost the rest; one that moves gets this long in all.
+DRAIN_STILL = 2.0
+DRAIN_TIMEOUT = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How long a point is measured, and with what.
+
+    A window lasts at least ``seconds``, and goes on for ``min_bytes`` as long as that takes no more
+    than ``stretch`` times the seconds.
+    """
+
+    seconds: float = 2.0
+    warmup: float = 0.3
+    min_bytes: int = 250_000_000
+    stretch: float = 1.25
+    capacity: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one run of a point gave.
+
+    ``outcome`` is ``ok``, ``lost``, ``timed out``, ``failed`` or ``absent``, with its ``reason``.
+    ``messages`` were received in ``seconds``; ``cpu`` is what all processes of the point used
+    meanwhile, ``others`` the share of the processor that went elsewhere.
+    """
+
+    point: Point
+    repeat: int
+    outcome: str
+    reason: str = ""
+    messages: int = 0
+    seconds: float = 0.0
+    rate: float = 0.0
+    sent: int = 0
+    received: int = 0
+    cpu: float = 0.0
+    others: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a rate. A lossy run has one: what arrived, arrived."""
+        return self.rate > 0
+
+    def facts(self) -> dict[str, object]:
+        """As plain values, for JSON."""
+        return {
+            "repeat": self.repeat,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "messages": self.messages,
+            "seconds": self.seconds,
+            "messages_per_second": self.rate,
+            "sent": self.sent,
+            "received": self.received,
+            "cpu_seconds": self.cpu,
+            "others_share": self.others,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a checked run gave: how many went in and came out, and what was wrong with them."""
+
+    sent: int
+    received: int
+    problems: list[str] = field(default_factory=list)
+
+
+def measure(point: Point, options: Options, repeat: int = 0) -> Measurement:
+    """Measure a point once. Never raises for what a peer does wrong: the outcome says it."""
+    peer = PEERS[point.system]
+    if missing := peer.missing():
+        return Measurement(point, repeat, "absent", missing)
+    try:
+        with Crew() as crew:
+            if peer.stream:
+                return _measure_stream(crew, point, options, repeat)
+            return _measure_messages(crew, point, options, repeat)
+    except WorkerTimeout as error:
+        return Measurement(point, repeat, "timed out", str(error))
+    except WorkerFailed as error:
+        return Measurement(point, repeat, "failed", str(error))
+
+
+def check_point(point: Point, messages: int, timeout: float = 30.0) -> Check:
+    """Send ``messages`` numbered messages per thread and target, and verify every one of them.
+
+    Raises :class:`WorkerFailed` when a process fails or does not answer.
+    """
+    with Crew() as crew:
+        receivers, senders = _assemble(crew, point, None, check=True)
+        ask_all(senders, "send", threads=point.threads, messages=messages)
+        stopped = ask_all(senders, "stop", timeout=timeout + 5, limit=timeout, finish=True)
+        sent = sum(int(answer["sent"]) for answer in stopped)
+        blocked = sum(int(answer["blocked"]) for answer in stopped)
+        samples = drain(receivers, sent)[0]
+        problems = [problem for sample in samples for problem in sample["problems"]]
+        if blocked:
+            problems.append(f"{blocked} senders were still blocked after {timeout:g} s")
+        else:
+            crew.close()
+        return Check(sent, _received(samples), problems)
+
+
+def _assemble(
+    crew: Crew, point: Point, capacity: int | None, check: bool = False
+) -> tuple[list[Child], list[Child]]:
+    """Start and connect the processes of a point: its receivers and its senders."""
+    service = ""
+    if PEERS[point.system].served:
+        service = crew.start(f"{point.system} server").ask("serve", system=point.system)["address"]
+    assigned = roles(point)
+    children = [crew.start(f"{point.system} {index}") for index in range(len(assigned))]
+    for index, (child, (receives, targets)) in enumerate(zip(children, assigned, strict=True)):
+        config = {
+            "index": index,
+            "variant": point.variant,
+            "size": point.size,
+            "targets": targets,
+            "receives": receives,
+            "capacity": capacity,
+            "service": service,
+        }
+        extra = {"check": True} if check else {}
+        child.tell("open", system=point.system, config=config, **extra)
+    addresses = [child.answer(30.0)["address"] for child in children]
+    receivers = [child for child, role in zip(children, assigned, strict=True) if role[0]]
+    senders = [child for child, role in zip(children, assigned, strict=True) if role[1]]
+    ask_all(senders, "connect", addresses=dict(enumerate(addresses)))
+    return receivers, senders
+
+
+def roles(point: Point) -> list[tuple[bool, list[int]]]:
+    """For every process of a point: whether it receives, and to whom it sends."""
+    if point.pattern == "one-way":
+        return [(True, []), (False, [0])]
+    count = 2 if point.pattern == "duplex" else point.processes
+    return [(True, [other for other in range(count) if other != own]) for own in range(count)]
+
+
+def _measure_messages(crew: Crew, point: Point, options: Options, repeat: int) -> Measurement:
+    receivers, senders = _assemble(crew, point, options.capacity)
+    ask_all(senders, "start", timeout=30.0, threads=point.threads)
+    _await_first(receivers)
+    time.sleep(options.warmup)
+
+    clock = _Clock(crew.children)
+    before = ask_all(receivers, "sample")
+    limit = time.monotonic() + options.seconds * options.stretch
+    time.sleep(options.seconds)
+    while True:
+        after = ask_all(receivers, "sample")
+        messages = _received(after) - _received(before)
+        left = limit - time.monotonic()
+        if messages * point.size >= options.min_bytes or left <= 0.05:
+            break
+        time.sleep(min(left, 0.25))
+    cpu, others = clock.read()
+    rate = sum(_rate(first, last) for first, last in zip(before, after, strict=True))
+    seconds = max(
+        (last["time_ns"] - first["time_ns"]) / 1e9
+        for first, last in zip(before, after, strict=True)
+    )
+
+    stopped = ask_all(senders, "stop", timeout=STOP_TIMEOUT + 5, limit=STOP_TIMEOUT)
+    sent = sum(int(answer["sent"]) for answer in stopped)
+    samples, still = drain(receivers, sent)
+    outcome, reason = judge(stopped, samples, sent, still)
+    if outcome != "timed out":
+        try:
+            crew.close()
+        except WorkerFailed as error:
+            outcome, reason = "failed", f"closing: {error}"
+    return Measurement(
+        point,
+        repeat,
+        outcome,
+        reason,
+        messages,
+        seconds,
+        rate,
+        sent,
+        _received(samples),
+        cpu,
+        others,
+    )
+
+
+def _measure_stream(crew: Crew, point: Point, options: Options, repeat: int) -> Measurement:
+    receivers, senders = _assemble(crew, point, None)
+    both = [*receivers, *senders]
+    patience = options.seconds + 30.0
+    ask_all(both, "transfer", timeout=patience, seconds=options.warmup)
+    clock = _Clock(crew.children)
+    received, sent = ask_all(both, "transfer", timeout=patience, seconds=options.seconds)
+    cpu, others = clock.read()
+    crew.close()
+    count = int(received["bytes"])
+    if not count or received["seconds"] <= 0:
+        return Measurement(point, repeat, "failed", "no bytes arrived")
+    missing = int(sent["bytes"]) - count
+    return Measurement(
+        point,
+        repeat,
+        "lost" if missing else "ok",
+        f"lost {missing} bytes" if missing else "",
+        count // point.size,
+        received["seconds"],
+        count / point.size / received["seconds"],
+        int(sent["bytes"]) // point.size,
+        count // point.size,
+        cpu,
+        others,
+    )
+
+
+class _Clock:
+    """CPU used between two moments by the processes of a point, and by everybody else."""
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self._children = children
+        self._busy, self._own, self._time = self._now()
+        self._mine = sum(os.times()[:2])
+
+    def _now(self) -> tuple[float, float, float]:
+        own = sum(float(sample["cpu"]) for sample in ask_all(self._children, "sample"))
+        return busy_seconds(), own, time.monotonic()
+
+    def read(self) -> tuple[float, float]:
+        """CPU seconds of the children, and the share of the processor that others took."""
+        busy, own, now = self._now()
+        used = own - self._own
+        # This process measures; it is no stranger either.
+        mine = sum(os.times()[:2]) - self._mine
+        elapsed = now - self._time
+        share = share_of_others(busy - self._busy, used + mine, elapsed, os.cpu_count() or 1)
+        return used, share
+
+
+def _await_first(receivers: Sequence[Child]) -> None:
+    deadline = time.monotonic() + FIRST_MESSAGE_TIMEOUT
+    while not all(sample["messages"] for sample in ask_all(receivers, "sample")):
+        if time.monotonic() > deadline:
+            raise WorkerTimeout(f"no message arrived within {FIRST_MESSAGE_TIMEOUT:g} s")
+        time.sleep(0.02)
+
+
+def drain(receivers: Sequence[Child], sent: int) -> tuple[list[dict[str, Any]], bool]:
+    """Wait for everything that was sent. The last samples, and whether they stand still."""
+    deadline = time.monotonic() + DRAIN_TIMEOUT
+    samples = ask_all(receivers, "sample")
+    moved = time.monotonic()
+    while (count := _received(samples)) < sent:
+        now = time.monotonic()
+        if now - moved > DRAIN_STILL:
+            return samples, True
+        if now > deadline:
+            return samples, False
+        time.sleep(0.02)
+        samples = ask_all(receivers, "sample")
+        if _received(samples) > count:
+            moved = time.monotonic()
+    return samples, True
+
+
+def judge(
+    stopped: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], sent: int, still: bool
+) -> tuple[str, str]:
+    received = _received(samples)
+    wrong = sum(int(sample["wrong"]) for sample in samples)
+    if blocked := sum(int(answer["blocked"]) for answer in stopped):
+        return "timed out", f"{blocked} senders still blocked after {STOP_TIMEOUT:g} s"
+    if wrong:
+        return "failed", f"{wrong} messages of another size than sent"
+    if received > sent:
+        return "failed", f"{received - sent} more received than sent"
+    if received < sent:
+        missing = f"{sent - received} of {sent}"
+        if still:
+            return "lost", f"lost {missing}"
+        return "timed out", f"{missing} still to come after {DRAIN_TIMEOUT:g} s"
+    return "ok", ""
+
+
+def _received(samples: Sequence[dict[str, Any]]) -> int:
+    return sum(int(sample["messages"]) for sample in samples)
+
+
+def _rate(first: dict[str, Any], last: dict[str, Any]) -> float:
+    elapsed = (last["time_ns"] - first["time_ns"]) / 1e9
+    return float((last["messages"] - first["messages"]) / elapsed) if elapsed > 0 else 0.0

@@ -1,0 +1,167 @@
+"""Tables for people and one JSON document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from antiphon.lab.bench.machine import Machine
+from antiphon.lab.bench.point import Options
+from antiphon.lab.bench.probes import Idle, Stalled
+from antiphon.lab.bench.summary import Reach, Row
+
+__all__ = ["document", "print_header", "print_report", "results_table"]
+
+Probe = Idle | Stalled | str
+
+
+def print_header(
+    console: Console, machine: Machine, versions: Mapping[str, str], command: str
+) -> None:
+    """Machine, versions and command: what a figure is worth nothing without."""
+    console.print(f"machine   {machine.line()}", highlight=False)
+    names = ", ".join(f"{name} {version}" for name, version in versions.items())
+    console.print(f"versions  {names}", highlight=False)
+    console.print(f"command   {command}", highlight=False)
+
+
+def print_report(
+    console: Console,
+    rows: Sequence[Row],
+    reach: Sequence[Reach],
+    absent: Iterable[str],
+    probes: Mapping[str, Probe],
+) -> None:
+    """The results, what went wrong, and the targets."""
+    console.print(results_table(rows))
+    for row in rows:
+        if row.outcome not in ("ok", "absent"):
+            console.print(f"{row.point.name}: {row.outcome}, {row.reason}", highlight=False)
+    for line in absent:
+        console.print(f"absent: {line}", highlight=False)
+    console.print(
+        "x pyzmq and of raw: medians, against the same size and pattern in this run. "
+        "CPU/msg: all processes of the system. others: the share of the processor that went to "
+        "other processes meanwhile, stolen time included.",
+        style="dim",
+        highlight=False,
+    )
+    console.print(reach_table(reach, probes))
+
+
+def results_table(rows: Sequence[Row]) -> Table:
+    """One line per point, a section per group."""
+    table = Table(title="messages between processes on this machine", title_justify="left")
+    table.add_column("system")
+    table.add_column("variant")
+    table.add_column("pattern")
+    for name in ("size", "msgs/s", "MB/s", "spread", "x pyzmq", "of raw", "CPU/msg", "others"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for index, row in enumerate(rows):
+        last = index + 1 == len(rows) or rows[index + 1].group != row.group
+        table.add_row(*_cells(row), end_section=last)
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    point = row.point
+    head = [point.system, point.variant, _pattern(row), _size(point.size)]
+    if row.median is None:
+        return [*head, row.outcome, *[""] * 6]
+    mark = "" if row.outcome == "ok" else " *"
+    return [
+        *head,
+        f"{row.median:,.0f}{mark}",
+        f"{row.megabytes:,.0f}",
+        f"{_short(row.low)}..{_short(row.high)}",
+        _ratio(row.to_pyzmq),
+        _ratio(row.to_raw),
+        "" if row.cpu_per_message is None else f"{row.cpu_per_message * 1e9:,.0f} ns",
+        "" if row.others is None else f"{row.others:.0%}",
+    ]
+
+
+def reach_table(reach: Sequence[Reach], probes: Mapping[str, Probe]) -> Table:
+    """What the project aims at, beside what this run gave."""
+    table = Table(title="reach", title_justify="left")
+    table.add_column("measure")
+    table.add_column("target, at least", no_wrap=True)
+    table.add_column("measured", justify="right")
+    table.add_column("note")
+    for item in reach:
+        table.add_row(item.measure, item.target, _ratio(item.measured) or "-", item.note)
+    for name, probe in probes.items():
+        table.add_row(*_probe_cells(name, probe))
+    return table
+
+
+def _probe_cells(name: str, probe: Probe) -> list[str]:
+    goals = {
+        "idle": "under 0.2 % of a core, under 40 MB",
+        "stalled": "flat, bounded by the buffers",
+    }
+    titles = {
+        "idle": "idle node, above the interpreter",
+        "stalled": "memory of a sender whose receiver has stopped",
+    }
+    head = [titles[name], goals[name]]
+    if isinstance(probe, Idle):
+        resident = probe.resident_bytes / 1e6
+        return [*head, f"{probe.core_share:.2%}, {resident:.1f} MB", f"over {probe.seconds:.0f} s"]
+    if isinstance(probe, Stalled):
+        growth = f"{probe.growth_bytes / 1e6:+.1f} MB in {probe.seconds:.0f} s"
+        return [*head, growth, f"{probe.filled_bytes / 1e6:+.1f} MB until it waited"]
+    return [*head, "-", probe]
+
+
+def document(
+    machine: Machine,
+    versions: Mapping[str, str],
+    command: str,
+    options: Options,
+    rows: Sequence[Row],
+    reach: Sequence[Reach],
+    absent: Iterable[str],
+    probes: Mapping[str, Probe],
+) -> dict[str, Any]:
+    """Everything, every repeat included, as plain values."""
+    return {
+        "schema_version": 1,
+        "benchmark": "node",
+        "command": command,
+        "machine": machine.facts(),
+        "versions": dict(versions),
+        "options": asdict(options),
+        "absent": list(absent),
+        "points": [row.facts() for row in rows],
+        "reach": [item.facts() for item in reach],
+        "probes": {
+            name: {"error": probe} if isinstance(probe, str) else probe.facts()
+            for name, probe in probes.items()
+        },
+    }
+
+
+def _pattern(row: Row) -> str:
+    point = row.point
+    if point.pattern == "n-n":
+        return f"n-n, {point.processes} processes"
+    return f"{point.pattern}, {point.threads} threads" if point.threads > 1 else point.pattern
+
+
+def _size(size: int) -> str:
+    return f"{size // 1024} KiB" if size >= 1024 and size % 1024 == 0 else f"{size} B"
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value / 1e6:.2f}M" if value >= 1e6 else f"{value / 1e3:.0f}k"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

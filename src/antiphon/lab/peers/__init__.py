@@ -1,0 +1,187 @@
+"""The messaging systems that Antiphon is measured beside, and Antiphon itself.
+
+``base`` says what an adapter offers; each other module adapts one system; this one lists them and
+says what is missing on this machine. An adapter's module is imported only in the process that uses
+it, so a missing library is a line of text here and not an ImportError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from antiphon.lab.peers.base import (
+    Endpoint,
+    EndpointConfig,
+    OnData,
+    PullEndpoint,
+    Receipts,
+    Sender,
+    StreamEndpoint,
+)
+
+__all__ = [
+    "PEERS",
+    "Endpoint",
+    "EndpointConfig",
+    "OnData",
+    "Peer",
+    "PullEndpoint",
+    "Receipts",
+    "Requirement",
+    "Sender",
+    "StreamEndpoint",
+    "load",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Something that has to be installed: a Python module, or a program on the PATH."""
+
+    name: str
+    install: str
+    program: bool = False
+
+    def present(self) -> bool:
+        """Whether it is there, without importing it."""
+        if self.program:
+            return find_program(self.name) is not None
+        try:
+            return importlib.util.find_spec(self.name) is not None
+        except (ImportError, ValueError):
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One messaging system: where its adapter is, what it can do, what it needs.
+
+    ``variants`` are named ways to use it, the first being the usual one. ``stream`` peers time a
+    bare byte stream; ``served`` ones need a server process, which the adapter starts.
+    """
+
+    name: str
+    module: str
+    variants: tuple[str, ...]
+    patterns: frozenset[str]
+    requires: tuple[Requirement, ...] = ()
+    distribution: str = ""
+    stream: bool = False
+    served: bool = False
+
+    def missing(self) -> str:
+        """One line that names what to install, or the empty string when all is there."""
+        for requirement in self.requires:
+            if not requirement.present():
+                return f"{self.name}: {requirement.name} not found; install {requirement.install}"
+        return ""
+
+    def version(self) -> str:
+        """The installed version, with the server's where there is one; empty when unknown."""
+        parts = []
+        if self.distribution:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                parts.append(importlib.metadata.version(self.distribution))
+        parts += [program_version(need.name) for need in self.requires if need.program]
+        return ", ".join(part for part in parts if part)
+
+
+_ONE_WAY = frozenset({"one-way"})
+_BOTH = frozenset({"one-way", "duplex"})
+_ALL = frozenset({"one-way", "duplex", "n-n"})
+_CORE = Requirement("antiphon._core", "antiphon with its native core (pip install .)")
+
+PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer(
+            "antiphon",
+            "antiphon_node",
+            ("callback", "inbox", "batch", "packed", "typed"),
+            _ALL,
+            (_CORE,),
+            "antiphon",
+        ),
+        Peer(
+            "raw-tcp",
+            "raw_tcp",
+            ("stream",),
+            _ONE_WAY,
+            (_CORE,),
+            stream=True,
+        ),
+        Peer("asyncio", "asyncio_streams", ("streams",), _BOTH),
+        Peer(
+            "pyzmq",
+            "pyzmq_push",
+            ("push-pull", "typed"),
+            _ALL,
+            (
+                Requirement("zmq", "the package pyzmq"),
+                Requirement("msgspec", "the package msgspec"),
+            ),
+            "pyzmq",
+        ),
+        Peer(
+            "zenoh",
+            "zenoh_pubsub",
+            ("pub-sub", "shm"),
+            _BOTH,
+            (Requirement("zenoh", "the package eclipse-zenoh"),),
+            "eclipse-zenoh",
+        ),
+        Peer(
+            "pynng",
+            "pynng_push",
+            ("push-pull",),
+            _BOTH,
+            (Requirement("pynng", "the package pynng"),),
+            "pynng",
+        ),
+        Peer(
+            "nats",
+            "nats_core",
+            ("pub-sub",),
+            _BOTH,
+            (
+                Requirement("nats", "the package nats-py"),
+                Requirement("nats-server", "the system package nats-server", program=True),
+            ),
+            "nats-py",
+            served=True,
+        ),
+    )
+}
+
+
+def load(peer: str) -> Callable[..., Endpoint | StreamEndpoint]:
+    """The endpoint class of a peer. Imports the library that it adapts."""
+    module = importlib.import_module(f"{__name__}.{PEERS[peer].module}")
+    found: Callable[..., Endpoint | StreamEndpoint] = module.ENDPOINT
+    return found
+
+
+def find_program(name: str) -> str | None:
+    """A program on the PATH, or where Debian puts servers, which a user's PATH often lacks."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+
+
+def program_version(name: str) -> str:
+    """What ``name --version`` prints, on one line; empty when it cannot be run."""
+    program = find_program(name)
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return " ".join(done.stdout.split())

@@ -1,0 +1,241 @@
+"""The settings of a node, and what it takes to be allowed to listen.
+
+`NodeConfig` is only numbers that have been checked; it opens nothing. Which of argument, variable,
+file and default wins is decided by `antiphon.settings`; this module says what a value may be and
+why. Receives from the user, hands to `antiphon.node.Node`, which passes the numbers to the core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn, Self, final
+
+from antiphon import settings
+from antiphon.errors import ConfigError
+from antiphon.node.address import Address, parse_address
+
+__all__ = ["INSECURE", "Insecure", "NodeConfig", "check_listen", "check_secret"]
+
+KIB = 1024
+MIB = 1024 * KIB
+PAGE = 4096
+_MAX_MESSAGE = 2**31
+
+
+@final
+class Insecure:
+    """The type of `INSECURE`; there is one instance."""
+
+    _only: ClassVar[Insecure | None] = None
+
+    def __new__(cls) -> Insecure:
+        if cls._only is None:
+            cls._only = super().__new__(cls)
+        return cls._only
+
+    def __repr__(self) -> str:
+        return "antiphon.INSECURE"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "antiphon.INSECURE cannot be pickled: listening without proof is decided where the "
+            "node is made, in code, and never arrives in data; name it there"
+        )
+
+
+INSECURE = Insecure()
+"""Give it as ``secret`` to let a node listen off loopback without any proof of its peers.
+
+An object and not a text, so that no variable, file or message can switch the protection off.
+"""
+
+
+@final
+class _FrozenDict(dict[int, int]):
+    """A dict that can be hashed and not changed.
+
+    Not ``MappingProxyType``, which neither pickle nor ``dataclasses.asdict`` can take:
+    configurations are sent to worker processes and printed.
+    """
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("a NodeConfig is frozen; use dataclasses.replace(config, buffer_pool=...)")
+
+    __setitem__ = __delitem__ = _refuse
+    __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _FrozenDict, (dict(self),)
+
+
+def _size(default: int | None) -> Any:
+    return field(default=default, metadata={"size": True})
+
+
+def _default_pool() -> Mapping[int, int]:
+    return _FrozenDict({16 * KIB: 256, 64 * KIB: 64, 256 * KIB: 64})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """Settings of one node, checked when made; raises `ConfigError` that says what is allowed.
+
+    ``NodeConfig(...)`` is exactly what is written: its fields and the documented defaults.
+    `NodeConfig.load` also looks at ``ANTIPHON_NODE_*`` and ``antiphon.toml``; a node that is given
+    no configuration uses that. Sizes are bytes; in the environment and the file they may be
+    written ``"4MiB"``.
+    """
+
+    ring_bytes: int = _size(4 * MIB)
+    """Outgoing ring of each connection. A power of two of at least 64 KiB, since its pages are
+    mapped twice in a row so that no message is split at the end. Larger absorbs longer bursts."""
+
+    flow_window_bytes: int = _size(2 * MIB)
+    """What senders together may have under way to one handler, inbox or subscription before it
+    has handled it. At least 16 KiB; it bounds the memory that a slow handler can occupy."""
+
+    flow_threshold: float = 0.6
+    """Share of the window that is handled before credit is returned, above 0 and at most 0.75.
+    Lower keeps senders moving, higher spends fewer credit records."""
+
+    socket_buffer_bytes: int | None = _size(None)
+    """Kernel buffer of the direction that carries data. None: as large as the ring. The kernel
+    caps it (net.core.rmem_max, net.core.wmem_max); ``antiphon doctor`` compares."""
+
+    buffer_pool: Mapping[int, int] = field(default_factory=_default_pool, metadata={"size": True})
+    """Receive buffers: size of each to how many there may be. They are made on demand; with all
+    in use the node stops reading, which the senders feel as back-pressure."""
+
+    receive_bytes: int = _size(64 * MIB)
+    """Bound on all the credit that the node has granted, hence on what can be parked here."""
+
+    large_message_bytes: int = _size(128 * MIB)
+    """Bound on messages that travel in fragments and are being put together at one time."""
+
+    connect_timeout: float = 5.0
+    """How long the first message to a peer waits for the connection."""
+
+    request_timeout: float = 10.0
+    """How long a request waits for its answer, and a send made inside a handler for room."""
+
+    send_timeout: float = 30.0
+    """How long a send waits for room before `SendTimeout`."""
+
+    max_message_bytes: int = _size(64 * MIB)
+    """Largest message sent or accepted, checked before anything is allocated for it."""
+
+    heartbeat: float = 1.0
+    """Seconds between signs of life on every channel; silence for five of them means dead."""
+
+    HEARTBEATS_UNTIL_DEAD: ClassVar[int] = 5
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Arguments, then ``ANTIPHON_NODE_*``, then ``[node]`` in antiphon.toml, then defaults."""
+        return settings.load(cls, "node", overrides)
+
+    @property
+    def kernel_buffer_bytes(self) -> int:
+        """`socket_buffer_bytes`, or the ring's size where that is None."""
+        return self.ring_bytes if self.socket_buffer_bytes is None else self.socket_buffer_bytes
+
+    @property
+    def dead_after(self) -> float:
+        """Seconds of silence after which a peer counts as dead."""
+        return self.heartbeat * self.HEARTBEATS_UNTIL_DEAD
+
+    def __post_init__(self) -> None:
+        self._check_size("ring_bytes", 64 * KIB, 2**30)
+        if self.ring_bytes & (self.ring_bytes - 1):
+            below = 1 << (self.ring_bytes.bit_length() - 1)
+            raise _refuse(
+                "ring_bytes", self.ring_bytes, f"a power of two, such as {below} or {2 * below}"
+            )
+        self._check_size("flow_window_bytes", 16 * KIB, 2**30)
+        self._check_number("flow_threshold", 0.0, 0.75)
+        if self.socket_buffer_bytes is not None:
+            self._check_size("socket_buffer_bytes", PAGE, 2**30)
+        self._check_size("receive_bytes", self.flow_window_bytes, 2**40, "flow_window_bytes")
+        self._check_size("max_message_bytes", 1, _MAX_MESSAGE)
+        self._check_size("large_message_bytes", self.max_message_bytes, 2**40, "max_message_bytes")
+        for name in ("connect_timeout", "request_timeout", "send_timeout"):
+            self._check_number(name, 0.0, 86_400.0)
+        self._check_number("heartbeat", 0.0, 3600.0)
+        object.__setattr__(self, "buffer_pool", _check_pool(self.buffer_pool))
+
+    def _check_size(self, name: str, low: int, high: int, bound: str = "") -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            least = f"{bound} ({low})" if bound else str(low)
+            raise _refuse(name, value, f"a whole number of bytes from {least} to {high}")
+
+    def _check_number(self, name: str, above: float, high: float) -> None:
+        value = getattr(self, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not above < value <= high:
+            raise _refuse(name, value, f"a number above {above:g} and at most {high:g}")
+
+
+def _refuse(name: str, value: object, wanted: str) -> ConfigError:
+    return ConfigError(f"{name} is {value!r}; it must be {wanted}", setting=name, value=value)
+
+
+def _check_pool(pool: object) -> Mapping[int, int]:
+    wanted = f"a mapping of buffer sizes (multiples of {PAGE}) to the number allowed of each"
+    if not isinstance(pool, Mapping) or not pool:
+        raise _refuse("buffer_pool", pool, wanted)
+    for size, count in pool.items():
+        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (size, count))
+        if not whole or size < PAGE or size % PAGE or size > 2**30 or not 1 <= count <= 2**20:
+            raise _refuse("buffer_pool", dict(pool), f"{wanted}, which {size!r}: {count!r} is not")
+    return _FrozenDict(sorted(pool.items()))
+
+
+def check_secret(secret: object) -> bytes | None:
+    """The secret as bytes; None for no secret and for `INSECURE`. Raises `ConfigError`."""
+    if secret is None or secret is INSECURE:
+        return None
+    if isinstance(secret, str):
+        secret = secret.encode()
+    if not isinstance(secret, bytes | bytearray | memoryview):
+        # The value itself stays out of the error: errors are logged, secrets must not be.
+        raise ConfigError(
+            f"secret is of type {type(secret).__name__}; give a str, bytes or antiphon.INSECURE",
+            setting="secret",
+        )
+    if not len(secret):
+        raise ConfigError("secret is empty; give at least one byte, or None", setting="secret")
+    return bytes(secret)
+
+
+def check_listen(listen: str | None, secret: object = None) -> Address | None:
+    """Parse ``listen`` and refuse an address that would let strangers in; None stays None.
+
+    Loopback, ``unix://`` and ``inproc://`` need no proof: the machine guards them. Everything else
+    can be reached by others, and a node that answers them without knowing who they are must have
+    been asked for by name. Raises `ConfigError`.
+    """
+    proof = check_secret(secret)
+    if listen is None:
+        return None
+    address = parse_address(listen, setting="listen", listening=True)
+    if address.local or secret is INSECURE:
+        return address
+    if proof is None:
+        raise ConfigError(
+            f"listen {listen!r} can be reached from other machines and there is no secret; listen "
+            "on 127.0.0.1, or pass secret=antiphon.INSECURE to accept anybody",
+            setting="listen",
+            value=listen,
+        )
+    raise ConfigError(
+        f"listen {listen!r} with a secret needs TLS, which this version does not have yet; listen "
+        "on 127.0.0.1 and tunnel, or pass secret=antiphon.INSECURE to accept anybody",
+        setting="listen",
+        value=listen,
+    )

@@ -1,0 +1,478 @@
+"""The node: this process among the others.
+
+Receives the user's handlers, messages and peers; hands bytes to the core, which moves them. What
+happens here happens once per registration, peer or call that is not on the fast path: `send`,
+`try_send`, `send_many` and `send_packed` are the core's own methods, inherited.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import signal
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar, cast, overload
+
+from antiphon._core import Handle, NodeCore, on_scheduler_thread
+from antiphon.errors import AntiphonError, Closed, ConfigError, UnknownPeer, WouldBlock
+from antiphon.node.address import parse_address
+from antiphon.node.config import Insecure, NodeConfig, check_listen, check_secret
+from antiphon.node.inbox import Inbox
+from antiphon.node.statistics import (
+    ConnectionInfo,
+    NodeStatistics,
+    connection_info,
+    node_statistics,
+)
+from antiphon.wire.message import Message, check_kind, decoder_for, encode, kind_of
+
+__all__ = ["Node", "Registration"]
+
+log = logging.getLogger("antiphon.node")
+
+M = TypeVar("M", bound=Message)
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+PeerCallback = TypeVar("PeerCallback", bound=Callable[[int, str], Any])
+
+_DEFAULT_LISTEN = "tcp://127.0.0.1:0"
+_WHEN_FULL = ("block", "drop_oldest", "drop_newest")
+_CONNECTED, _DISCONNECTED, _WARNING = range(3)
+
+
+class Registration:
+    """What `Node.on` and its like return: ``close()`` ends the registration. Idempotent."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+
+    def close(self) -> None:
+        """No call begins after this returns; a running one is waited for, unless it is this."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Node(NodeCore):
+    """One process among others, known by a 16-bit number.
+
+    ``peers`` and `add_peer` say where others are; a connection is opened by the first message in
+    either direction, and a node that connects to this one is known from then on. Without ``id``
+    the node draws one from 32768 to 65535. ``listen`` is an address (``tcp://host:port``,
+    ``unix:///path``, ``inproc://name``); None makes a node that only dials. ``advertise`` is what
+    peers are told to dial, where that differs. On loopback and unix sockets nothing need be
+    configured; ``secret`` (text or bytes) is then proven by both sides. Off loopback listening
+    needs proof of the peers, or ``secret=antiphon.INSECURE`` in so many words.
+
+    Handlers run on the library's scheduler threads. All methods are thread-safe. ``with node:``
+    starts it and closes it; everything that waits wakes with `Closed` then.
+    """
+
+    def __init__(
+        self,
+        id: int | None = None,
+        *,
+        listen: str | None = _DEFAULT_LISTEN,
+        advertise: str | None = None,
+        peers: Mapping[int, str] | None = None,
+        secret: str | bytes | Insecure | None = None,
+        config: NodeConfig | None = None,
+    ) -> None:
+        if id is not None and (isinstance(id, bool) or not isinstance(id, int) or not 1 <= id <= 65535):
+            raise ConfigError(
+                f"node id {id!r}: ids are whole numbers from 1 to 65535", setting="id", value=id
+            )
+        check_listen(listen, secret)
+        self._secret = check_secret(secret)
+        if advertise is not None:
+            parse_address(advertise, setting="advertise")
+        self.config = NodeConfig.load() if config is None else config
+        self._lock = threading.Lock()
+        self._state = "new"
+        self._closed_event = threading.Event()
+        self._inboxes: list[Inbox[Any]] = []
+        self._callbacks: dict[int, list[Callable[[int, str], Any]]] = {_CONNECTED: [], _DISCONNECTED: []}
+        super().__init__(
+            {
+                "id": id or 0,
+                "listen": listen or "",
+                "advertise": advertise or "",
+                "secret": self._secret or b"",
+                "ring_bytes": self.config.ring_bytes,
+                "flow_window_bytes": self.config.flow_window_bytes,
+                "flow_threshold": self.config.flow_threshold,
+                "socket_buffer_bytes": self.config.kernel_buffer_bytes,
+                "buffer_pool": list(self.config.buffer_pool.items()),
+                "receive_bytes": self.config.receive_bytes,
+                "large_message_bytes": self.config.large_message_bytes,
+                "max_message_bytes": self.config.max_message_bytes,
+                "connect_timeout": self.config.connect_timeout,
+                "request_timeout": self.config.request_timeout,
+                "send_timeout": self.config.send_timeout,
+                "heartbeat": self.config.heartbeat,
+                "threads": _cores(),
+            },
+            kind_of,
+            encode,
+        )
+        self._set_on_event(_event_caller(weakref.ref(self)))
+        for peer, address in (peers or {}).items():
+            self.add_peer(peer, address)
+
+    # --- life -------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Listens and begins to run. ``with node:`` does it. Raises OSError if it cannot listen."""
+        with self._lock:
+            if self._state == "running":
+                return self
+            if self._state == "closed":
+                raise Closed("this node was closed; make a new one", what="node")
+            _report_kernel_caps(self.config.kernel_buffer_bytes)
+            self._start()
+            self._state = "running"
+        _running.add(self)
+        return self
+
+    def close(self, drain: float = 5.0) -> None:
+        """Ends the node; blocks for at most about ``drain`` seconds, plus one.
+
+        What was received is handled and what was sent is written out, for at most ``drain``
+        seconds. Everyone who waits wakes with `Closed`, and all threads are joined; a handler
+        that does not return in time is left to itself and logged. A second call does nothing.
+        Inside a handler it raises `WouldBlock`: the handler would wait for itself.
+        """
+        if on_scheduler_thread():
+            raise WouldBlock(
+                "close() inside a handler would wait for that handler; close from another thread"
+            )
+        if self._forked:
+            return
+        with self._lock:
+            before, self._state = self._state, "closed"
+        if not self._close(max(0.0, drain)) and before != "closed":
+            log.warning("node %d closed while a handler was still running; its thread is left", self.id)
+        _running.discard(self)
+        self._closed_event.set()
+
+    def wait(self) -> None:
+        """Blocks until the node is closed, or SIGINT or SIGTERM arrives (on the main thread)."""
+        if threading.current_thread() is not threading.main_thread():
+            self._closed_event.wait()
+            return
+        arrived = threading.Event()
+
+        def stop(number: int, frame: object) -> None:
+            arrived.set()
+
+        previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while not (arrived.is_set() or self._closed_event.wait(0.2)):
+                pass
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(drain=5.0 if kind is None else 0.0)
+
+    def __del__(self) -> None:
+        # A node that never got through __init__ has no state.
+        if getattr(self, "_state", "closed") == "running" and not self._forked:
+            warnings.warn(f"{self!r} was never closed; use 'with node:'", ResourceWarning, stacklevel=2)
+            self.close(drain=0)
+
+    # --- identity ---------------------------------------------------------------------------
+
+    @property
+    def id(self) -> int:
+        """The node's number. One that was drawn may be drawn again until the first connection."""
+        return self._id
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the bound port; empty for a node that only dials."""
+        return self._address
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or is closing."""
+        return self._state == "closed"
+
+    def __repr__(self) -> str:
+        return f"<Node {self.id} {self.address or 'without listener'} {self._state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Node holds sockets and threads; make one in each process instead")
+
+    # --- receiving --------------------------------------------------------------------------
+
+    @overload
+    def on(self, kind: int | type[Message], handler: Handler, **options: Any) -> Registration: ...
+    @overload
+    def on(
+        self, kind: int | type[Message], handler: None = None, **options: Any
+    ) -> Callable[[Handler], Handler]: ...
+    def on(
+        self,
+        kind: int | type[Message],
+        handler: Callable[..., Any] | None = None,
+        *,
+        batch: bool = False,
+        ordered: bool = True,
+        capacity: int = 4096,
+        when_full: str = "block",
+    ) -> Any:
+        """Registers a handler, before or after start; without ``handler`` it is a decorator.
+
+        A Message class: ``handler(source, message)``. A number: ``handler(source, data)`` with
+        bytes. With ``batch=True``: ``handler(source, batch)`` with a `Batch`. Handlers run on
+        scheduler threads and may send; a handler that raises is logged and counted, and its
+        message counts as handled. ``ordered``: one call at a time, in each sender's order;
+        otherwise several threads take turns on one queue. ``capacity`` is how many messages may
+        wait, here and on their way; ``when_full`` then makes senders wait (``block``) or loses
+        messages here (``drop_oldest``, ``drop_newest``).
+
+        Returns a `Registration` (as a decorator: the handler itself). Raises `ConfigError` for a
+        kind that has a registration already. Never blocks.
+        """
+        if handler is None:
+            return functools.partial(
+                self._decorate,
+                kind,
+                batch=batch,
+                ordered=ordered,
+                capacity=capacity,
+                when_full=when_full,
+            )
+        number, decode = self._resolve(kind, capacity, when_full)
+        if not callable(handler):
+            raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
+        if inspect.iscoroutinefunction(handler):
+            raise ConfigError(
+                "an 'async def' handler needs asyncio support, which this version does not have; "
+                "use a plain function, or an inbox read by a thread",
+                setting="handler",
+            )
+        if batch and decode is not None:
+            raise ConfigError(
+                f"batch=True hands out bytes; register the kind's number, {number}, not the class",
+                setting="batch",
+            )
+        tasks = 1 if ordered else max(2, _cores())
+        handle = self._on(number, handler, decode, _log_failure, batch, tasks, capacity, when_full)
+        if handle is None:
+            raise _taken(number)
+        return Registration(handle.close)
+
+    def _decorate(self, kind: int | type[Message], handler: Handler, **options: Any) -> Handler:
+        self.on(kind, handler, **options)
+        return handler
+
+    @overload
+    def inbox(self, kind: int, capacity: int = ..., when_full: str = ...) -> Inbox[bytes]: ...
+    @overload
+    def inbox(self, kind: type[M], capacity: int = ..., when_full: str = ...) -> Inbox[M]: ...
+    def inbox(
+        self, kind: int | type[Message], capacity: int = 65536, when_full: str = "block"
+    ) -> Inbox[Any]:
+        """An `Inbox` for a kind: the caller's own thread pulls its messages. Never blocks.
+
+        ``capacity`` and ``when_full`` are as with `on`. Raises `ConfigError` for a kind that has a
+        registration already.
+        """
+        number, decode = self._resolve(kind, capacity, when_full)
+        core = self._inbox(number, decode, capacity, when_full)
+        if core is None:
+            raise _taken(number)
+        inbox: Inbox[Any] = Inbox(core)
+        with self._lock:
+            self._inboxes = [known for known in self._inboxes if not known.closed]
+            self._inboxes.append(inbox)
+        return inbox
+
+    def _resolve(
+        self, kind: int | type[Message], capacity: int, when_full: str
+    ) -> tuple[int, Callable[[bytes], Message] | None]:
+        if self._forked:
+            raise Closed("this node belongs to the parent process; make one of your own", what="node")
+        if self._state == "closed":
+            raise Closed("this node is closed; make a new one", what="node")
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or not 1 <= capacity <= 2**24:
+            raise ConfigError(
+                f"capacity {capacity!r}: a whole number of messages from 1 to {2**24}",
+                setting="capacity",
+                value=capacity,
+            )
+        if when_full not in _WHEN_FULL:
+            raise ConfigError(
+                f"when_full {when_full!r}: one of {', '.join(_WHEN_FULL)}",
+                setting="when_full",
+                value=when_full,
+            )
+        if isinstance(kind, type) and issubclass(kind, Message):
+            return kind_of(kind), decoder_for(kind)
+        return check_kind(kind), None
+
+    def on_connected(self, callback: PeerCallback) -> PeerCallback:
+        """``callback(node_id, reason)`` when a peer is connected, on a scheduler thread.
+
+        ``reason`` is ``dialled`` or ``accepted``. It may send. Also a decorator. Never blocks.
+        """
+        self._callbacks[_CONNECTED].append(callback)
+        return callback
+
+    def on_disconnected(self, callback: PeerCallback) -> PeerCallback:
+        """``callback(node_id, reason)`` when a connection is lost or closed by the other side.
+
+        ``reason`` says why, and what was dropped with it. On a scheduler thread; it may send.
+        Also a decorator. Never blocks.
+        """
+        self._callbacks[_DISCONNECTED].append(callback)
+        return callback
+
+    # --- peers and sending --------------------------------------------------------------------
+
+    def add_peer(self, id: int, address: str) -> None:
+        """Says where a node is; replaces what was known. Connects with the first message."""
+        if isinstance(id, bool) or not isinstance(id, int) or not 1 <= id <= 65535:
+            raise ConfigError(
+                f"peer id {id!r}: ids are whole numbers from 1 to 65535", setting="peers", value=id
+            )
+        parsed = parse_address(address, setting=f"address of peer {id}")
+        if self._secret is not None and not parsed.local:
+            raise ConfigError(
+                f"peer {id} at {address} is off loopback, where a secret needs TLS, which this "
+                "version does not have; leave the secret out, or tunnel",
+                setting="secret",
+            )
+        self._add_peer(id, str(parsed))
+
+    def remove_peer(self, id: int) -> None:
+        """Forgets a node and closes its connection. Raises `UnknownPeer`."""
+        if not 1 <= id <= 65535 or not self._remove_peer(id):
+            raise UnknownPeer(f"node {id} is not known; there is nothing to remove", peer=id)
+
+    def _send_to_all(
+        self, targets: Iterable[int], message: object, kind: int | None = None
+    ) -> None:
+        """`send` to several: tries all, then raises one error whose ``failed`` names each."""
+        failed: dict[int, AntiphonError] = {}
+        for target in targets:
+            try:
+                if kind is None:
+                    self.send(target, cast("Message", message))
+                else:
+                    self.send(target, cast("bytes", message), kind=kind)
+            except AntiphonError as error:
+                failed[target] = error
+        if failed:
+            first = next(iter(failed.values()))
+            first.failed = failed
+            raise first
+
+    def flush(self, timeout: float | None = 5.0) -> None:
+        """Blocks until everything sent before has been handled by the receivers.
+
+        Messages that were dropped or whose handler failed count as handled. Raises `SendTimeout`
+        after ``timeout`` seconds, `PeerUnreachable` when a connection is lost meanwhile, and
+        `WouldBlock` inside a handler.
+        """
+        if on_scheduler_thread():
+            raise WouldBlock("flush() inside a handler may wait for that handler; use another thread")
+        if self._state == "closed":
+            raise Closed("this node is closed; nothing is left to flush", what="node")
+        self._flush(0, timeout)
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def connections(self) -> list[ConnectionInfo]:
+        """The peers that this node knows, connected or not."""
+        return [connection_info(peer) for peer in self._peers()]
+
+    def statistics(self) -> NodeStatistics:
+        """Counters and depths of this moment: the node, its connections, its kinds."""
+        with self._lock:
+            inboxes = [inbox._core.statistics() for inbox in self._inboxes if not inbox.closed]
+        return node_statistics(self._counters(), self.connections(), self._handles() + inboxes)
+
+
+def _taken(kind: int) -> ConfigError:
+    return ConfigError(
+        f"kind {kind} has a handler or an inbox already; close that first", setting="kind", value=kind
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _log_failure(kind: int, source: int, error: BaseException) -> None:
+    log.error("handler of kind %d failed on a message from node %d", kind, source, exc_info=error)
+
+
+def _event_caller(node: weakref.ref[Node]) -> Callable[[int, int, str], None]:
+    """Called by the core. Holds the node weakly: the core must not keep its own node alive."""
+
+    def call(what: int, peer: int, reason: str) -> None:
+        if what == _WARNING:
+            log.warning("%s", reason)
+            return
+        target = node()
+        if target is None:
+            return
+        for callback in tuple(target._callbacks[what]):
+            try:
+                callback(peer, reason)
+            except Exception:
+                log.exception("callback for node %d failed", peer)
+
+    return call
+
+
+@functools.lru_cache(maxsize=8)
+def _report_kernel_caps(wanted: int) -> None:
+    for name in ("rmem_max", "wmem_max"):
+        try:
+            cap = int(Path(f"/proc/sys/net/core/{name}").read_text())
+        except (OSError, ValueError):
+            continue
+        if cap < wanted:
+            log.info(
+                "the kernel caps socket buffers at %d bytes, %d are wanted; sysctl -w net.core.%s=%d",
+                cap,
+                wanted,
+                name,
+                wanted,
+            )
+
+
+_running: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def _close_running() -> None:
+    for node in list(_running):
+        node.close()
+
+
+# Before `threading` joins its own threads: one of them may be blocked in receive(), and wakes only
+# when its node is closed. The plain atexit runs after that join.
+threading._register_atexit(_close_running)  # type: ignore[attr-defined]

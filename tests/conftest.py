@@ -1,0 +1,82 @@
+"""What every test may rely on: components, counts and a clean environment.
+
+A test that needs more than Python says so with ``@pytest.mark.needs("netns")``, or asks the
+``need`` fixture in the middle of its run. Without the component it skips with one line, and the
+end of the run lists all such lines again, so that a green run does not hide what it left out.
+``ANTIPHON_REQUIRE=netns,nats`` turns those skips into failures; ``.ci/run`` sets it.
+
+``netns`` promises, as root, that ``ip netns add`` works, and otherwise that ``unshare -Urn`` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from antiphon.cli.components import COMPONENTS
+
+_missing: Counter[str] = Counter()
+
+
+@functools.cache
+def _present(component: str) -> bool:
+    return COMPONENTS[component].probe() is not None
+
+
+def _required() -> set[str]:
+    listed = os.environ.get("ANTIPHON_REQUIRE", "").split(",")
+    return {name.strip() for name in listed if name.strip()}
+
+
+def _need(component: str) -> None:
+    if component not in COMPONENTS:
+        pytest.fail(f"no such component: {component}; there are {', '.join(COMPONENTS)}")
+    if _present(component):
+        return
+    line = f"{component} is missing: {COMPONENTS[component].install}"
+    if component in _required():
+        pytest.fail(f"{line} (ANTIPHON_REQUIRE asks for it)", pytrace=False)
+    _missing[line] += 1
+    pytest.skip(line)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        for component in marker.args:
+            _need(component)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _missing:
+        terminalreporter.section("skipped for missing components")
+        for line, count in sorted(_missing.items()):
+            terminalreporter.write_line(f"{count} test{'s' if count > 1 else ''}: {line}")
+
+
+@pytest.fixture
+def need() -> Callable[[str], None]:
+    """``need("nats")`` inside a test: skip or fail from there."""
+    return _need
+
+
+@pytest.fixture(scope="session")
+def count() -> Callable[[int, int], int]:
+    """``count(small, full)``: how often, in ``make test`` and in ``make stress``."""
+    full = os.environ.get("ANTIPHON_STRESS") == "full"
+    return lambda small, large: large if full else small
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_settings_from_outside() -> Iterator[None]:
+    """The developer's own configuration must not decide whether a test passes."""
+    ours = {"ANTIPHON_REQUIRE", "ANTIPHON_STRESS"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
+            if name not in ours:
+                patch.delenv(name)
+        yield

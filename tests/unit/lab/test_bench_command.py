@@ -1,0 +1,99 @@
+"""``antiphon bench node`` as a command: its arguments, its exit codes, its JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from antiphon.cli import bench
+from antiphon.lab.bench.plan import Group, Point
+from antiphon.lab.bench.point import Measurement, Options
+
+Call = tuple[list[Group], int, Options]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """The plans that would have been run; every point answers at once."""
+    seen: list[Call] = []
+    outcomes = {"nats": "absent"}
+
+    def fake_run(
+        groups: list[Group], repeats: int, options: Options, *_: object
+    ) -> list[Measurement]:
+        seen.append((groups, repeats, options))
+        return [
+            answer(point, repeat) for g in groups for point in g.points for repeat in range(repeats)
+        ]
+
+    def answer(point: Point, repeat: int) -> Measurement:
+        outcome = outcomes.get(point.system, "ok")
+        rate = 0.0 if outcome == "absent" else 1000.0 + repeat
+        return Measurement(point, repeat, outcome, messages=1000, seconds=1.0, rate=rate)
+
+    monkeypatch.setattr(bench, "run_plan", fake_run)
+    monkeypatch.setattr(bench, "probe_idle", lambda seconds: "not probed")
+    monkeypatch.setattr(bench, "probe_stalled", lambda seconds: "not probed")
+    return seen
+
+
+def test_the_options_reach_the_plan(calls: list[Call]) -> None:
+    arguments = ["node", "--size", "256", "--seconds", "3", "--peers", "pyzmq", "--repeats", "5"]
+    result = CliRunner().invoke(bench.app, arguments)
+    assert result.exit_code == 0, result.output
+    ((groups, repeats, options),) = calls
+    assert {point.size for group in groups for point in group.points} == {256}
+    assert {point.system for group in groups for point in group.points} == {"antiphon", "pyzmq"}
+    assert repeats == 5
+    assert options.seconds == 3.0
+
+
+def test_json_is_one_document_on_standard_output(calls: list[Call]) -> None:
+    result = CliRunner().invoke(bench.app, ["node", "--quick", "--json", "--repeats", "2"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["benchmark"] == "node"
+    assert {"machine", "versions", "command", "points", "reach", "absent"} <= set(document)
+    assert all(len(point["repeats"]) == 2 for point in document["points"])
+
+
+def test_an_absent_peer_is_no_failure(calls: list[Call]) -> None:
+    result = CliRunner().invoke(bench.app, ["node", "--size", "64", "--peers", "nats"])
+    assert result.exit_code == 0, result.output
+    assert "absent" in result.stdout
+
+
+@pytest.mark.usefixtures("calls")
+def test_a_failure_of_ours_is_exit_code_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(groups: list[Group], *_: object) -> list[Measurement]:
+        return [Measurement(p, 0, "timed out", "no answer") for g in groups for p in g.points]
+
+    monkeypatch.setattr(bench, "run_plan", fail)
+    result = CliRunner().invoke(bench.app, ["node", "--quick"])
+    assert result.exit_code == 1
+    assert "timed out, no answer" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--peers", "kafka"],
+        ["--size", "0"],
+        ["--size", "99999999999"],
+        ["--repeats", "0"],
+        ["--seconds", "0"],
+        ["--no-such-option"],
+    ],
+)
+def test_bad_arguments_are_exit_code_two(arguments: list[str], calls: list[Call]) -> None:
+    result = CliRunner().invoke(bench.app, ["node", *arguments])
+    assert result.exit_code == 2
+    assert calls == []
+
+
+def test_help_has_an_example() -> None:
+    result = CliRunner().invoke(bench.app, ["node", "--help"])
+    assert result.exit_code == 0
+    assert "antiphon bench node --size 4096" in result.stdout

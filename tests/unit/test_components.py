@@ -1,0 +1,63 @@
+"""The mechanism of tests/conftest.py, run on a suite of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+
+SUITE = """
+import pytest
+from antiphon.cli import components
+
+gone = components.Component("gone", "nothing", "fetch it from the cellar", lambda: None)
+here = components.Component("here", "nothing", "", lambda: "1.0")
+components.COMPONENTS.update(gone=gone, here=here)
+
+@pytest.mark.needs("gone")
+def test_marked(): raise AssertionError("must not run")
+
+def test_asks_late(need):
+    need("here")
+    need("gone")
+    raise AssertionError("must not run")
+
+@pytest.mark.needs("here")
+def test_present(): pass
+"""
+
+
+def run(folder: Path, require: str) -> subprocess.CompletedProcess[str]:
+    shutil.copy(CONFTEST, folder / "conftest.py")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = needs(component): x\n")
+    (folder / "test_suite.py").write_text(SUITE)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        cwd=folder,
+        env={**os.environ, "ANTIPHON_REQUIRE": require},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+def test_a_missing_component_skips_and_is_listed_once_at_the_end(tmp_path: Path) -> None:
+    done = run(tmp_path, require="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 2 skipped" in done.stdout
+    assert "2 tests: gone is missing: fetch it from the cellar" in done.stdout
+
+
+@pytest.mark.parametrize("require", ["gone", "here, gone"])
+def test_a_required_component_that_is_missing_fails(tmp_path: Path, require: str) -> None:
+    done = run(tmp_path, require)
+    assert done.returncode == 1
+    # The marker fails before the test begins, which pytest calls an error.
+    assert "1 failed, 1 passed, 1 error" in done.stdout
+    assert "ANTIPHON_REQUIRE asks for it" in done.stdout
