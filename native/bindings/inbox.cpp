@@ -15,9 +15,8 @@ class Inbox::Turn {
    public:
     explicit Turn(Inbox& inbox) : inbox_(inbox) {
         while (inbox_.taken_.exchange(true, std::memory_order_acquire)) {
-            PyThreadState* state = PyEval_SaveThread();
+            Released released;
             for (Spin spin; inbox_.taken_.load(std::memory_order_relaxed);) spin.once();
-            PyEval_RestoreThread(state);
         }
     }
     ~Turn() { inbox_.taken_.store(false, std::memory_order_release); }
@@ -63,8 +62,8 @@ Reference Inbox::take(Reference& source) {
         node_->finish(run_);
         begun_ = false;
         registration_->queue->settle(slice_);
-    } else if ((run_.count - left) % kMessagesPerCredit == 0) {
-        node_->progress(run_, run_.count - left);
+    } else if (left % kMessagesPerCredit == 0) {
+        node_->progress(run_, run_.last - left);
     }
     return payload;
 }
@@ -143,6 +142,9 @@ PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
     return list.release();
 }
 
-void Inbox::close() { node_->remove_registration(registration_); }
+void Inbox::close() {
+    Released released;
+    node_->remove_registration(registration_);
+}
 
 }  // namespace antiphon::python

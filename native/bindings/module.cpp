@@ -175,7 +175,7 @@ nb::dict flow_dict(const FlowStatistics& flow) {
 nb::list peer_list(NodeCore& core) {
     std::vector<PeerStatistics> all;
     {
-        nb::gil_scoped_release released;
+        Released released;
         all = core.node()->statistics();
     }
     nb::list list;
@@ -307,7 +307,7 @@ NB_MODULE(_core, m) {
                 return checked(self.receive_many(most, timeout_of(timeout)));
             },
             "most"_a, "timeout"_a = nb::none())
-        .def("close", &Inbox::close, nb::call_guard<nb::gil_scoped_release>())
+        .def("close", &Inbox::close)
         .def_prop_ro("kind", &Inbox::kind)
         .def_prop_ro("pending", &Inbox::pending)
         .def_prop_ro("dropped", &Inbox::dropped)
@@ -366,7 +366,7 @@ NB_MODULE(_core, m) {
         [](const std::string& host, std::uint16_t port, std::size_t size, double seconds) {
             bench::StreamResult result;
             {
-                nb::gil_scoped_release released;
+                Released released;
                 result = bench::raw_stream_send(host, port, size, seconds);
             }
             return stream_result(result);
@@ -377,7 +377,7 @@ NB_MODULE(_core, m) {
         [](int fd, double seconds_max) {
             bench::StreamResult result;
             {
-                nb::gil_scoped_release released;
+                Released released;
                 result = bench::raw_stream_receive(fd, seconds_max);
             }
             return stream_result(result);

@@ -76,8 +76,14 @@ void Handle::close() {
     {
         Released released;
         node_->remove_registration(registration_);
+        registration_->queue->set_on_ready(nullptr);
         for (auto& task : tasks) node_->scheduler().forget(*task);
-        tasks.clear();
+        // A handler may close its own registration: its task is still in use then.
+        if (Scheduler::on_scheduler_thread()) {
+            retired_.swap(tasks);
+        } else {
+            tasks.clear();
+        }
     }
     drop();
 }
@@ -158,6 +164,9 @@ std::shared_ptr<Handle> NodeCore::on(std::uint16_t kind, Reference call, Referen
         for (HandlerTask* task : raw) node->scheduler().notify(*task);
     });
     auto handle = std::make_shared<Handle>(node_, registration, handler, std::move(all));
+    if (!Scheduler::on_scheduler_thread()) {
+        std::erase_if(handles_, [](const auto& known) { return !known->active(); });
+    }
     handles_.push_back(handle);
     return handle;
 }

@@ -32,7 +32,7 @@ class Handle {
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;
     std::shared_ptr<Handler> handler_;
-    std::vector<std::shared_ptr<HandlerTask>> tasks_;
+    std::vector<std::shared_ptr<HandlerTask>> tasks_, retired_;
 };
 
 class NodeCore {

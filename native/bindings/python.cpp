@@ -1,5 +1,8 @@
 #include "bindings/python.hpp"
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <cstdarg>
 #include <cstdio>
 
@@ -18,6 +21,14 @@ std::string seconds_text(Nanos ns) {
 
 }  // namespace
 
+void take_lock(PyThreadState* state) {
+    try {
+        PyEval_RestoreThread(state);
+    } catch (abi::__forced_unwind&) {
+        for (;;) pause();
+    }
+}
+
 void remember_main_thread() {
     // The module may be imported by another thread; only `threading` knows which one is the main.
     Reference module = Reference::steal(PyImport_ImportModule("threading"));
@@ -32,7 +43,7 @@ bool on_main_thread() { return PyThread_get_thread_ident() == main_thread; }
 
 Released::Released() : main_(on_main_thread()), state_(nullptr) {
     ask_ = [this] {
-        PyEval_RestoreThread(state_);
+        take_lock(state_);
         const bool raised = PyErr_CheckSignals() != 0;
         state_ = PyEval_SaveThread();
         return raised;
@@ -40,17 +51,19 @@ Released::Released() : main_(on_main_thread()), state_(nullptr) {
     state_ = PyEval_SaveThread();
 }
 
+Released::~Released() { take_lock(state_); }
+
 Entered::Entered() {
     if (own_state == nullptr) own_state = PyThreadState_New(PyInterpreterState_Main());
     state_ = own_state;
-    PyEval_RestoreThread(state_);
+    take_lock(state_);
 }
 
 Entered::~Entered() { PyEval_SaveThread(); }
 
 void forget_thread_state() {
     if (own_state == nullptr) return;
-    PyEval_RestoreThread(own_state);
+    take_lock(own_state);
     PyThreadState_Clear(own_state);
     PyThreadState_DeleteCurrent();
     own_state = nullptr;

@@ -36,12 +36,17 @@ class Reference {
     PyObject* object_ = nullptr;
 };
 
+// Takes the interpreter's lock. While the interpreter ends, CPython up to 3.13 makes any other thread
+// that asks for the lock exit on the spot, by unwinding its stack: through destructors that must not
+// throw and that would touch Python without the lock. Such a thread is parked for good instead.
+void take_lock(PyThreadState* state);
+
 // Lets go of the interpreter's lock while it lives. On the main thread, interrupted() takes it back
 // for a moment to run signal handlers; true when one of them raised.
 class Released {
    public:
     Released();
-    ~Released() { PyEval_RestoreThread(state_); }
+    ~Released();
     Released(const Released&) = delete;
     Released& operator=(const Released&) = delete;
 

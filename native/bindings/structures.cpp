@@ -58,7 +58,7 @@ class Recorder : public DataSink {
         run.buffer = view.buffer;
         run.offset = view.offset;
         run.bytes = view.bytes;
-        run.count = view.count;
+        run.count = run.last = view.count;
         charge += view.charge;
         RunCursor cursor(run);
         while (cursor.left() != 0) {

@@ -14,7 +14,18 @@ constexpr std::uint32_t kCallsPerLook = 16;
 constexpr Nanos kSoon = 50 * kMicrosecond;
 constexpr std::size_t kMostEvents = 4096;
 
-void report(const Handler& handler, std::uint16_t source) {
+// What one turn calls. Its own references: a handler may close its registration while it runs.
+struct Calls {
+    explicit Calls(const Handler& handler)
+        : call(Reference::share(handler.call.get())),
+          decode(Reference::share(handler.decode.get())),
+          on_error(Reference::share(handler.on_error.get())),
+          kind(handler.kind) {}
+    Reference call, decode, on_error;
+    std::uint16_t kind;
+};
+
+void report(const Calls& handler, std::uint16_t source) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
@@ -27,7 +38,7 @@ void report(const Handler& handler, std::uint16_t source) {
     Py_XDECREF(trace);
 }
 
-void call(const Handler& handler, PyObject* source, std::uint16_t id, Reference data, std::uint64_t& failed) {
+void call(const Calls& handler, PyObject* source, std::uint16_t id, Reference data, std::uint64_t& failed) {
     if (data && handler.decode) {
         PyObject* raw = data.get();
         data = Reference::steal(PyObject_CallOneArg(handler.decode.get(), raw));
@@ -49,14 +60,15 @@ void call(const Handler& handler, PyObject* source, std::uint16_t id, Reference 
 
 HandlerTask::~HandlerTask() {
     if (begun_) node_->finish(run_);
+    if (open_) registration_->queue->end(slice_);
 }
 
 bool HandlerTask::run_slice(Nanos until) {
     TaskQueue& queue = *registration_->queue;
-    TaskQueue::Slice slice;
-    queue.begin(slice);
+    if (!open_) queue.begin(slice_);
+    open_ = true;
     // The interpreter's lock is taken once per slice, and only when there is something to hand over.
-    if (begun_ || queue.pop(run_, slice)) {
+    if (begun_ || queue.pop(run_, slice_)) {
         Entered entered;
         const Nanos began = now_ns();
         do {
@@ -66,11 +78,13 @@ bool HandlerTask::run_slice(Nanos until) {
             }
             handle(until);
             if (begun_) break;
-        } while (now_ns() < until && queue.pop(run_, slice));
+        } while (now_ns() < until && queue.pop(run_, slice_));
         handler_->busy_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - began), std::memory_order_relaxed);
     }
-    queue.end(slice);
-    return begun_ || !queue.empty();
+    if (begun_) return true;
+    queue.end(slice_);
+    open_ = false;
+    return !queue.empty();
 }
 
 // Hands messages of the current run to the handler until the run or the slice ends.
@@ -78,11 +92,13 @@ void HandlerTask::handle(Nanos until) {
     Handler& handler = *handler_;
     const std::uint32_t before = cursor_.left();
     std::uint64_t failed = 0, calls = 0;
+    const Calls calls_to(handler);
+    const TaskQueue& queue = *registration_->queue;
     Reference source = Reference::steal(PyLong_FromLong(run_.source));
-    if (registration_->queue->closed() || !source) {
+    if (queue.closed() || !source || !calls_to.call) {
         // Nobody is to see these any more.
     } else if (handler.batch) {
-        call(handler, source.get(), run_.source, Reference::steal(make_batch(run_, cursor_)), failed);
+        call(calls_to, source.get(), run_.source, Reference::steal(make_batch(run_, cursor_)), failed);
         ++calls;
         failed *= before;
     } else {
@@ -92,12 +108,12 @@ void HandlerTask::handle(Nanos until) {
         Nanos looked = now_ns();
         while (cursor_.left() != 0) {
             cursor_.next(data, size);
-            call(handler, source.get(), run_.source,
+            call(calls_to, source.get(), run_.source,
                  Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size))), failed);
             ++calls;
             if (--to_look != 0) continue;
             const Nanos now = now_ns();
-            if (now >= until) break;
+            if (now >= until || queue.closed()) break;
             distance = now - looked < kSoon ? std::min(distance * 2, kCallsPerLook) : 1;
             to_look = distance;
             looked = now;
@@ -107,8 +123,8 @@ void HandlerTask::handle(Nanos until) {
     handler.handled.fetch_add(before - left, std::memory_order_relaxed);
     handler.calls.fetch_add(calls, std::memory_order_relaxed);
     handler.failed.fetch_add(failed, std::memory_order_relaxed);
-    if (left != 0 && !registration_->queue->closed()) {
-        node_->progress(run_, run_.count - left);
+    if (left != 0 && !queue.closed()) {
+        node_->progress(run_, run_.last - left);
     } else {
         node_->finish(run_);
         begun_ = false;

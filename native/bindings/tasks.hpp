@@ -37,6 +37,9 @@ class HandlerTask : public Task {
     Run run_;  // begun and not finished
     RunCursor cursor_;
     bool begun_ = false;
+    // Open from the first run until a slice ends with none begun: a flush waits for a begun run too.
+    TaskQueue::Slice slice_;
+    bool open_ = false;
 };
 
 // Connections that came and went, in order, one at a time.

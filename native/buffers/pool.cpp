@@ -93,20 +93,16 @@ Buffer* BufferPool::acquire(std::size_t wanted, std::size_t least) {
 }
 
 void BufferPool::give_back(Buffer* buffer) {
-    std::function<void()> call;
-    {
-        std::lock_guard lock(mutex_);
-        if (buffer->pinned_.exchange(false, std::memory_order_relaxed)) {
-            pinned_bytes_.fetch_sub(buffer->capacity_, std::memory_order_relaxed);
-        }
-        out_bytes_.fetch_sub(buffer->capacity_, std::memory_order_relaxed);
-        sizes_[buffer->size_index_].idle.push_back(buffer);
-        if (starved_) {
-            starved_ = false;
-            call = on_return_;
-        }
+    std::lock_guard lock(mutex_);
+    if (buffer->pinned_.exchange(false, std::memory_order_relaxed)) {
+        pinned_bytes_.fetch_sub(buffer->capacity_, std::memory_order_relaxed);
     }
-    if (call) call();
+    out_bytes_.fetch_sub(buffer->capacity_, std::memory_order_relaxed);
+    sizes_[buffer->size_index_].idle.push_back(buffer);
+    if (!starved_) return;
+    starved_ = false;
+    // With the lock: once set_on_return(nullptr) is back, nobody is inside the old call.
+    if (on_return_) on_return_();
 }
 
 }  // namespace antiphon

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/descriptors.hpp"
 #include "base/spin.hpp"
@@ -20,6 +21,8 @@ namespace {
 
 constexpr std::size_t kWriteChunk = 256 << 10;  // released at once, so that producers can go on
 constexpr std::size_t kWriteTurn = 4 << 20;     // then the others have their turn
+constexpr std::size_t kWorthwhile = 64 << 10;  // enough for a system call of its own
+constexpr Nanos kLinger = 50 * kMicrosecond;
 constexpr std::size_t kReadTurn = 1 << 20;
 constexpr std::size_t kMaxLane = 1 << 20;  // a peer that makes us answer and never reads is cut off
 constexpr std::size_t kMaxStrangers = 512;
@@ -35,7 +38,8 @@ void Channel::ready(std::uint32_t events) { node.channel_ready(*this, events); }
 
 bool Node::apply_interests() {
     bool any = false;
-    if (buffer_returned_.exchange(false, std::memory_order_seq_cst)) {
+    if (buffer_returned_.exchange(false, std::memory_order_seq_cst) &&
+        phase_.load(std::memory_order_acquire) == Phase::running) {
         std::vector<Channel*> hungry;
         hungry.swap(starved_);
         for (Channel* channel : hungry) {
@@ -50,7 +54,10 @@ bool Node::apply_interests() {
         if ((interests & kRead) && peer.in) open_reading(*peer.in);
         if (interests & kWriteBack) write_back(peer);
         if (interests & kWrite) write_out(peer);
-        if (interests & kClose) take_down(peer, "the peer was removed");
+        if (interests & kClose) {
+            if (peer.dialling) close_channel(std::exchange(peer.dialling, nullptr));
+            if (peer.in || peer.out) take_down(peer, "the peer was removed");
+        }
     });
     return any;
 }
@@ -569,7 +576,21 @@ bool Node::write_some(Peer& peer, Channel& channel) {
                 peer.lane_out.clear();
                 peer.lane_written = 0;
             }
-            peer.block_left = ring.committed() - ring.head();
+            const std::uint64_t waiting = ring.committed() - ring.head();
+            if (turn != 0 && waiting < kWorthwhile && selector_.precise() && !finishing_) {
+                // More is likely to come: leave the mark set, so that producers need not wake us,
+                // and look again in a moment. That gathers what a busy sender writes into fewer,
+                // larger system calls; the price is the moment, and only while traffic is dense.
+                if (!peer.lingering) {
+                    peer.lingering = true;
+                    selector_.at(now_ns() + kLinger, [this, &peer] {
+                        peer.lingering = false;
+                        write_out(peer);
+                    });
+                }
+                return true;
+            }
+            peer.block_left = waiting;
         }
         if (peer.block_left == 0) {
             // Say that nobody writes, then look again: a producer that committed before sees its data
@@ -623,8 +644,12 @@ void Node::tick() {
         std::lock_guard lock(mutex_);
         for (auto& peer : peer_list_) peers.push_back(peer.get());
     }
+    // A process that was stopped for a while wakes to find every peer silent: it is the one that was.
+    const bool was_away = now - tick_due_ > options_.heartbeat;
     for (Peer* peer : peers) {
         if (peer->in == nullptr && peer->out == nullptr) continue;
+        // What we do not read, because no buffer is left or the node closes, cannot be heard.
+        if (was_away || (peer->in && peer->in->paused)) peer->last_heard = now;
         if (now - peer->last_heard > dead) {
             char seconds[32];
             std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(dead) / kSecond);
@@ -650,7 +675,8 @@ void Node::tick() {
         if (peer->out) return_idle_windows(*peer);
         if (peer->out && listener_ < 0 && peer->id != id()) connect_for_peer(*peer);
     }
-    selector_.at(now + options_.heartbeat, [this] { tick(); });
+    tick_due_ = now + options_.heartbeat;
+    selector_.at(tick_due_, [this] { tick(); });
 }
 
 // --- the last writes -------------------------------------------------------------------------------

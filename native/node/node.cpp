@@ -71,7 +71,8 @@ void Node::start() {
             }
         }
         if (listener_ >= 0) selector_.watch(listener_, EPOLLIN, &door_);
-        selector_.at(selector_.now() + options_.heartbeat, [this] { tick(); });
+        tick_due_ = selector_.now() + options_.heartbeat;
+        selector_.at(tick_due_, [this] { tick(); });
     });
     selector_.start([this] { return apply_interests(); });
 }
@@ -135,9 +136,11 @@ bool Node::close(Nanos drain) {
                 for (auto& peer : peer_list_) peers.push_back(peer.get());
             }
             for (Peer* peer : peers) {
-                if (peer->in && peer->in->state == Channel::State::open) {
-                    peer->send_back(Control::bye, {});
-                    write_back(*peer);
+                // Read again, though nobody takes it any more: the other side may be closing too, and
+                // its farewell is somewhere behind its data.
+                if (peer->in) {
+                    peer->in->paused = false;
+                    add_interest(*peer, kRead);
                 }
                 if (peer->out) write_out(*peer);
             }

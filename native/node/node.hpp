@@ -335,6 +335,7 @@ class Node {
     std::deque<WaitingReservation> waiting_reservations_;
     std::uint64_t granted_ = 0, large_used_ = 0;
     std::atomic<std::uint64_t> granted_now_{0}, large_now_{0};
+    Nanos tick_due_ = kNever;
     bool finishing_ = false;  // rings are being written out for the last time
     int warnings_left_ = kWarningsPerTick;
 

@@ -108,7 +108,7 @@ void Node::park(Peer& peer, const RunView& view) {
     run.session = peer.in_session;
     run.offset = view.offset;
     run.bytes = view.bytes;
-    run.count = view.count;
+    run.count = run.last = view.count;
     run.charge = view.charge;
     run.flow = &flow;
     run.arrived = selector_.now();
@@ -215,6 +215,7 @@ void Node::retry_opens() {
 // The sender's part: a flow that nobody has used for a while gives its window back.
 void Node::return_idle_windows(Peer& peer) {
     for (auto& [kind, flow] : peer.out_flows) {
+        if (peer.kinds.find(kind) != flow.get()) continue;  // withdrawn
         const std::uint64_t messages = flow->messages.load(std::memory_order_relaxed);
         const bool used = messages != flow->seen ||
                           flow->in_flight.count(peer.session.load(std::memory_order_relaxed)) >= flow->unit;
@@ -511,7 +512,7 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     run.source = peer.id;
     run.session = peer.in_session;
     run.bytes = static_cast<std::uint32_t>(assembly.size);
-    run.count = 1;
+    run.count = run.last = 1;
     run.flow = &flow;
     run.buffer = assembly.buffer;
     run.large_bytes = assembly.size;

@@ -15,7 +15,7 @@ using Status = Attempt::Status;
 
 // A ring that was quiet for this long is written by the sender itself: nobody else sends much, and
 // the hop to the selector would cost more than the system call.
-constexpr Nanos kQuiet = 200 * kMicrosecond;
+constexpr Nanos kQuiet = 60 * kMicrosecond;
 // Waiting threads look this often whether they were interrupted.
 constexpr Nanos kInterruptEvery = 100 * kMillisecond;
 

@@ -39,6 +39,7 @@ struct Run {
     std::uint32_t session = 0;
     std::uint32_t offset = 0, bytes = 0;
     std::uint32_t count = 0;
+    std::uint32_t first = 0, last = 0;  // the messages that a drop policy left of `count`
     std::uint32_t charge = 0;
     std::uint32_t done = 0;      // messages handled so far, and
     std::uint32_t returned = 0;  // the part of the charge given back for them
@@ -47,6 +48,8 @@ struct Run {
     std::uint64_t large_bytes = 0;  // what to give back to the budget for large messages
     Nanos arrived = 0;
     std::shared_ptr<Barrier> barrier;
+
+    std::uint32_t size() const { return last - first; }
 };
 
 // Walks the messages of a run.
@@ -55,7 +58,7 @@ class RunCursor {
     RunCursor() = default;
     explicit RunCursor(const Run& run) {
         const char* at = run.buffer ? run.buffer->data() + run.offset : nullptr;
-        left_ = run.count;
+        left_ = run.last;
         shape_ = run.shape;
         if (shape_ == Run::Shape::packed) {
             lengths_ = at + kHeaderBytes + 4;
@@ -64,6 +67,9 @@ class RunCursor {
             at_ = at;
             bytes_ = run.bytes;
         }
+        const char* skipped;
+        std::size_t size;
+        for (std::uint32_t i = 0; i < run.first; ++i) next(skipped, size);
     }
 
     std::uint32_t left() const { return left_; }

@@ -1,5 +1,7 @@
 #include "scheduler/scheduler.hpp"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 
 #include "base/wait.hpp"
@@ -52,6 +54,7 @@ bool Scheduler::may_enter(Nanos now) const {
 void Scheduler::work(Worker& worker) {
     current_ = this;
     worker_ = &worker;
+    prctl(PR_SET_NAME, "ap-scheduler");
     std::unique_lock lock(mutex_);
     while (!stopping_) {
         const Nanos now = now_ns();

@@ -1,18 +1,54 @@
 #include "scheduler/task_queue.hpp"
 
+#include <algorithm>
+
 #include "base/wait.hpp"
 
 namespace antiphon {
 
 void TaskQueue::account(const Run& run, bool in) {
     if (in) {
-        pending_.fetch_add(run.count, std::memory_order_relaxed);
+        pending_.fetch_add(run.size(), std::memory_order_relaxed);
         pending_bytes_.fetch_add(run.bytes, std::memory_order_relaxed);
     } else {
-        pending_.fetch_sub(run.count, std::memory_order_relaxed);
+        pending_.fetch_sub(run.size(), std::memory_order_relaxed);
         pending_bytes_.fetch_sub(run.bytes, std::memory_order_relaxed);
     }
     runs_count_.store(runs_.size(), std::memory_order_seq_cst);
+}
+
+// Loses the newest messages of the run that do not fit; true when one is left.
+bool TaskQueue::cut_newest(Run& run) {
+    const std::uint64_t room = capacity_ - std::min(capacity_, pending());
+    const bool bytes_fit = pending() == 0 || pending_bytes() + run.bytes <= window_;
+    const auto kept = bytes_fit ? static_cast<std::uint32_t>(std::min<std::uint64_t>(run.size(), room)) : 0;
+    dropped_.fetch_add(run.size() - kept, std::memory_order_relaxed);
+    run.last = run.first + kept;
+    return kept != 0;
+}
+
+// Loses the oldest messages, of this run too if it must be, until the run fits.
+void TaskQueue::cut_oldest(Run& run, std::vector<Run>& dropped) {
+    if (run.size() > capacity_) {
+        dropped_.fetch_add(run.size() - capacity_, std::memory_order_relaxed);
+        run.first = run.last - static_cast<std::uint32_t>(capacity_);
+    }
+    while (pending() != 0 &&
+           (pending() + run.size() > capacity_ || pending_bytes() + run.bytes > window_)) {
+        Run& oldest = runs_.front();
+        const std::uint64_t over = pending() + run.size() - std::min(pending() + run.size(), capacity_);
+        if (oldest.shape != Run::Shape::mark && over != 0 && over < oldest.size()) {
+            oldest.first += static_cast<std::uint32_t>(over);
+            pending_.fetch_sub(over, std::memory_order_relaxed);
+            dropped_.fetch_add(over, std::memory_order_relaxed);
+            continue;
+        }
+        Run whole = std::move(oldest);
+        runs_.pop_front();
+        account(whole, false);
+        dropped_.fetch_add(whole.size(), std::memory_order_relaxed);
+        dropped.push_back(std::move(whole));
+    }
 }
 
 void TaskQueue::push(Run run) {
@@ -20,25 +56,11 @@ void TaskQueue::push(Run run) {
     bool ready = false;
     {
         std::lock_guard lock(mutex_);
-        const bool drops = when_full_ != WhenFull::block && run.shape != Run::Shape::mark;
-        auto full = [&] {
-            return pending() + run.count > capacity_ || pending_bytes() + run.bytes > window_;
-        };
-        if (closed()) {
-            dropped.push_back(std::move(run));
-        } else if (drops && when_full_ == WhenFull::drop_newest && pending() != 0 && full()) {
-            dropped_.fetch_add(run.count, std::memory_order_relaxed);
+        const bool message = run.shape != Run::Shape::mark;
+        if (closed() || (message && when_full_ == WhenFull::drop_newest && !cut_newest(run))) {
             dropped.push_back(std::move(run));
         } else {
-            while (drops && when_full_ == WhenFull::drop_oldest && !runs_.empty() && full()) {
-                Run oldest = std::move(runs_.front());
-                runs_.pop_front();
-                account(oldest, false);
-                if (oldest.shape != Run::Shape::mark) {
-                    dropped_.fetch_add(oldest.count, std::memory_order_relaxed);
-                }
-                dropped.push_back(std::move(oldest));
-            }
+            if (message && when_full_ == WhenFull::drop_oldest) cut_oldest(run, dropped);
             ready = runs_.empty();
             runs_.push_back(std::move(run));
             account(runs_.back(), true);
@@ -47,7 +69,9 @@ void TaskQueue::push(Run run) {
     }
     // Outside the lock: finishing may queue credit, and dropping a mark may answer a flush.
     for (Run& old : dropped) finish_(old);
-    if (ready && on_ready_) on_ready_();
+    if (!ready) return;
+    std::lock_guard lock(ready_mutex_);
+    if (on_ready_) on_ready_();
 }
 
 void TaskQueue::begin(Slice& slice) {

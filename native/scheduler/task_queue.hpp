@@ -26,8 +26,12 @@ class TaskQueue {
         : when_full_(when_full), capacity_(capacity), window_(window), finish_(std::move(finish)) {}
     ~TaskQueue() { clear(); }
 
-    // Called with no lock held after something was put into an empty queue.
-    void set_on_ready(std::function<void()> call) { on_ready_ = std::move(call); }
+    // Called after something was put into an empty queue. Once this returns, nobody is inside the
+    // call that was set before.
+    void set_on_ready(std::function<void()> call) {
+        std::lock_guard lock(ready_mutex_);
+        on_ready_ = std::move(call);
+    }
 
     // A thread that works on runs of this queue. Several may, when order does not matter; a mark
     // that is reached while another slice is still at work on earlier runs waits for that slice.
@@ -62,11 +66,14 @@ class TaskQueue {
 
    private:
     void account(const Run& run, bool in);
+    bool cut_newest(Run& run);
+    void cut_oldest(Run& run, std::vector<Run>& dropped);
     void pass_marks(Slice& slice, std::vector<std::shared_ptr<Barrier>>& reached);
 
     const WhenFull when_full_;
     const std::uint64_t capacity_, window_;
     const Finish finish_;
+    std::mutex ready_mutex_;  // of on_ready_, held while it is called; taken without mutex_
     std::function<void()> on_ready_;
 
     std::mutex mutex_;

@@ -2,6 +2,8 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,21 @@ Selector::Selector() {
         if (wake_ >= 0) close_descriptor(wake_);
         throw std::system_error(error, std::generic_category(), "cannot set up epoll");
     }
+    epoll_event none;
+    const timespec now{0, 0};
+    precise_ = syscall(SYS_epoll_pwait2, epoll_, &none, 1, &now, nullptr, std::size_t{0}) >= 0;
+}
+
+// A negative timeout sleeps until something happens.
+int Selector::sleep(epoll_event* events, int most, Nanos timeout) {
+    if (precise_) {
+        const timespec length{timeout / kSecond, timeout % kSecond};
+        return static_cast<int>(syscall(SYS_epoll_pwait2, epoll_, events, most,
+                                        timeout < 0 ? nullptr : &length, nullptr, std::size_t{0}));
+    }
+    // Rounded up, or the last part of a millisecond would be spent spinning.
+    const auto milliseconds = std::min<Nanos>((timeout + kMillisecond - 1) / kMillisecond, 60'000);
+    return epoll_wait(epoll_, events, most, timeout < 0 ? -1 : static_cast<int>(milliseconds));
 }
 
 Selector::~Selector() {
@@ -109,12 +126,15 @@ void Selector::run_timers() {
 
 void Selector::loop() {
     std::array<epoll_event, 128> events;
+    // The default slack of 50 us is as long as the timers that matter here.
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    prctl(PR_SET_NAME, "ap-selector");
     while (!stopping_.load(std::memory_order_seq_cst)) {
         now_ = now_ns();
         run_posted();
         run_timers();
         bool busy = bulk_();
-        int timeout = 0;
+        Nanos timeout = 0;
         if (!busy) {
             // Say that we sleep, then look once more: whoever left work before we said so is found
             // here, whoever comes after sees the flag and writes to the eventfd.
@@ -123,14 +143,10 @@ void Selector::loop() {
         }
         if (!busy) {
             timeout = -1;
-            if (!timers_.empty()) {
-                const Nanos left = timers_.begin()->first - now_ns();
-                // Rounded up, or the last part of a millisecond would be spent spinning.
-                timeout = left <= 0 ? 0 : static_cast<int>(std::min<Nanos>(left / kMillisecond + 1, 60'000));
-            }
+            if (!timers_.empty()) timeout = std::max<Nanos>(0, timers_.begin()->first - now_ns());
         }
         gone_.clear();
-        const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
+        const int count = sleep(events.data(), static_cast<int>(events.size()), timeout);
         asleep_.store(false, std::memory_order_seq_cst);
         turns_.fetch_add(1, std::memory_order_relaxed);
         now_ = now_ns();

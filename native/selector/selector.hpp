@@ -14,6 +14,8 @@
 
 #include "base/clock.hpp"
 
+struct epoll_event;
+
 namespace antiphon {
 
 class Watcher {
@@ -46,14 +48,18 @@ class Selector {
     std::uint64_t at(Nanos when, std::function<void()> call);
     void cancel(std::uint64_t timer);
     Nanos now() const { return now_; }
+    // Whether timers below a millisecond are kept; old kernels round them up.
+    bool precise() const { return precise_; }
     std::uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
 
    private:
     void loop();
+    int sleep(epoll_event* events, int most, Nanos timeout);
     bool run_posted();
     void run_timers();
 
     int epoll_ = -1, wake_ = -1;
+    bool precise_ = false;
     std::function<bool()> bulk_;
     std::thread thread_;
     // Stored by the loop before it sleeps, then everything is looked at once more; exchanged by the

@@ -18,13 +18,13 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar, cast, overload
+from typing import Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
-from antiphon._core import Handle, NodeCore, on_scheduler_thread
+from antiphon._core import NodeCore, on_scheduler_thread
 from antiphon.errors import AntiphonError, Closed, ConfigError, UnknownPeer, WouldBlock
 from antiphon.node.address import parse_address
 from antiphon.node.config import Insecure, NodeConfig, check_listen, check_secret
-from antiphon.node.inbox import Inbox
+from antiphon.node.inbox import Batch, Inbox
 from antiphon.node.statistics import (
     ConnectionInfo,
     NodeStatistics,
@@ -42,6 +42,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 PeerCallback = TypeVar("PeerCallback", bound=Callable[[int, str], Any])
 
 _DEFAULT_LISTEN = "tcp://127.0.0.1:0"
+_CAPACITY, _BATCH_CAPACITY = 4096, 65536
 _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 _CONNECTED, _DISCONNECTED, _WARNING = range(3)
 
@@ -88,10 +89,8 @@ class Node(NodeCore):
         secret: str | bytes | Insecure | None = None,
         config: NodeConfig | None = None,
     ) -> None:
-        if id is not None and (isinstance(id, bool) or not isinstance(id, int) or not 1 <= id <= 65535):
-            raise ConfigError(
-                f"node id {id!r}: ids are whole numbers from 1 to 65535", setting="id", value=id
-            )
+        if id is not None:
+            _check_whole("id", id, 1, 65535)
         check_listen(listen, secret)
         self._secret = check_secret(secret)
         if advertise is not None:
@@ -101,7 +100,10 @@ class Node(NodeCore):
         self._state = "new"
         self._closed_event = threading.Event()
         self._inboxes: list[Inbox[Any]] = []
-        self._callbacks: dict[int, list[Callable[[int, str], Any]]] = {_CONNECTED: [], _DISCONNECTED: []}
+        self._callbacks: dict[int, list[Callable[[int, str], Any]]] = {
+            _CONNECTED: [],
+            _DISCONNECTED: [],
+        }
         super().__init__(
             {
                 "id": id or 0,
@@ -161,7 +163,9 @@ class Node(NodeCore):
         with self._lock:
             before, self._state = self._state, "closed"
         if not self._close(max(0.0, drain)) and before != "closed":
-            log.warning("node %d closed while a handler was still running; its thread is left", self.id)
+            log.warning(
+                "node %d closed while a handler was still running; its thread is left", self.id
+            )
         _running.discard(self)
         self._closed_event.set()
 
@@ -175,7 +179,9 @@ class Node(NodeCore):
         def stop(number: int, frame: object) -> None:
             arrived.set()
 
-        previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {
+            number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             while not (arrived.is_set() or self._closed_event.wait(0.2)):
                 pass
@@ -197,7 +203,9 @@ class Node(NodeCore):
     def __del__(self) -> None:
         # A node that never got through __init__ has no state.
         if getattr(self, "_state", "closed") == "running" and not self._forked:
-            warnings.warn(f"{self!r} was never closed; use 'with node:'", ResourceWarning, stacklevel=2)
+            warnings.warn(
+                f"{self!r} was never closed; use 'with node:'", ResourceWarning, stacklevel=2
+            )
             self.close(drain=0)
 
     # --- identity ---------------------------------------------------------------------------
@@ -226,10 +234,47 @@ class Node(NodeCore):
     # --- receiving --------------------------------------------------------------------------
 
     @overload
-    def on(self, kind: int | type[Message], handler: Handler, **options: Any) -> Registration: ...
+    def on(
+        self,
+        kind: type[M],
+        handler: Callable[[int, M], Any],
+        *,
+        ordered: bool = ...,
+        capacity: int | None = ...,
+        when_full: str = ...,
+    ) -> Registration: ...
     @overload
     def on(
-        self, kind: int | type[Message], handler: None = None, **options: Any
+        self,
+        kind: int,
+        handler: Callable[[int, bytes], Any],
+        *,
+        batch: Literal[False] = ...,
+        ordered: bool = ...,
+        capacity: int | None = ...,
+        when_full: str = ...,
+    ) -> Registration: ...
+    @overload
+    def on(
+        self,
+        kind: int,
+        handler: Callable[[int, Batch], Any],
+        *,
+        batch: Literal[True],
+        ordered: bool = ...,
+        capacity: int | None = ...,
+        when_full: str = ...,
+    ) -> Registration: ...
+    @overload
+    def on(
+        self,
+        kind: int | type[Message],
+        handler: None = None,
+        *,
+        batch: bool = ...,
+        ordered: bool = ...,
+        capacity: int | None = ...,
+        when_full: str = ...,
     ) -> Callable[[Handler], Handler]: ...
     def on(
         self,
@@ -238,7 +283,7 @@ class Node(NodeCore):
         *,
         batch: bool = False,
         ordered: bool = True,
-        capacity: int = 4096,
+        capacity: int | None = None,
         when_full: str = "block",
     ) -> Any:
         """Registers a handler, before or after start; without ``handler`` it is a decorator.
@@ -248,12 +293,15 @@ class Node(NodeCore):
         scheduler threads and may send; a handler that raises is logged and counted, and its
         message counts as handled. ``ordered``: one call at a time, in each sender's order;
         otherwise several threads take turns on one queue. ``capacity`` is how many messages may
-        wait, here and on their way; ``when_full`` then makes senders wait (``block``) or loses
+        wait, here and on their way (4096; 65536 with ``batch``, as for an inbox: a batch handler
+        takes a thousand in one call); ``when_full`` then makes senders wait (``block``) or loses
         messages here (``drop_oldest``, ``drop_newest``).
 
         Returns a `Registration` (as a decorator: the handler itself). Raises `ConfigError` for a
         kind that has a registration already. Never blocks.
         """
+        if capacity is None:
+            capacity = _BATCH_CAPACITY if batch else _CAPACITY
         if handler is None:
             return functools.partial(
                 self._decorate,
@@ -284,7 +332,7 @@ class Node(NodeCore):
         return Registration(handle.close)
 
     def _decorate(self, kind: int | type[Message], handler: Handler, **options: Any) -> Handler:
-        self.on(kind, handler, **options)
+        cast("Any", self).on(kind, handler, **options)
         return handler
 
     @overload
@@ -292,7 +340,7 @@ class Node(NodeCore):
     @overload
     def inbox(self, kind: type[M], capacity: int = ..., when_full: str = ...) -> Inbox[M]: ...
     def inbox(
-        self, kind: int | type[Message], capacity: int = 65536, when_full: str = "block"
+        self, kind: int | type[Message], capacity: int = _BATCH_CAPACITY, when_full: str = "block"
     ) -> Inbox[Any]:
         """An `Inbox` for a kind: the caller's own thread pulls its messages. Never blocks.
 
@@ -313,15 +361,12 @@ class Node(NodeCore):
         self, kind: int | type[Message], capacity: int, when_full: str
     ) -> tuple[int, Callable[[bytes], Message] | None]:
         if self._forked:
-            raise Closed("this node belongs to the parent process; make one of your own", what="node")
+            raise Closed(
+                "this node belongs to the parent process; make one of your own", what="node"
+            )
         if self._state == "closed":
             raise Closed("this node is closed; make a new one", what="node")
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or not 1 <= capacity <= 2**24:
-            raise ConfigError(
-                f"capacity {capacity!r}: a whole number of messages from 1 to {2**24}",
-                setting="capacity",
-                value=capacity,
-            )
+        _check_whole("capacity", capacity, 1, 2**24)
         if when_full not in _WHEN_FULL:
             raise ConfigError(
                 f"when_full {when_full!r}: one of {', '.join(_WHEN_FULL)}",
@@ -353,10 +398,7 @@ class Node(NodeCore):
 
     def add_peer(self, id: int, address: str) -> None:
         """Says where a node is; replaces what was known. Connects with the first message."""
-        if isinstance(id, bool) or not isinstance(id, int) or not 1 <= id <= 65535:
-            raise ConfigError(
-                f"peer id {id!r}: ids are whole numbers from 1 to 65535", setting="peers", value=id
-            )
+        _check_whole("peers", id, 1, 65535)
         parsed = parse_address(address, setting=f"address of peer {id}")
         if self._secret is not None and not parsed.local:
             raise ConfigError(
@@ -397,7 +439,9 @@ class Node(NodeCore):
         `WouldBlock` inside a handler.
         """
         if on_scheduler_thread():
-            raise WouldBlock("flush() inside a handler may wait for that handler; use another thread")
+            raise WouldBlock(
+                "flush() inside a handler may wait for that handler; use another thread"
+            )
         if self._state == "closed":
             raise Closed("this node is closed; nothing is left to flush", what="node")
         self._flush(0, timeout)
@@ -415,9 +459,20 @@ class Node(NodeCore):
         return node_statistics(self._counters(), self.connections(), self._handles() + inboxes)
 
 
+def _check_whole(setting: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(
+            f"{setting} {value!r}: give a whole number from {low} to {high}",
+            setting=setting,
+            value=value,
+        )
+
+
 def _taken(kind: int) -> ConfigError:
     return ConfigError(
-        f"kind {kind} has a handler or an inbox already; close that first", setting="kind", value=kind
+        f"kind {kind} has a handler or an inbox already; close that first",
+        setting="kind",
+        value=kind,
     )
 
 
@@ -457,7 +512,7 @@ def _report_kernel_caps(wanted: int) -> None:
             continue
         if cap < wanted:
             log.info(
-                "the kernel caps socket buffers at %d bytes, %d are wanted; sysctl -w net.core.%s=%d",
+                "the kernel caps socket buffers at %d bytes, not %d; sysctl -w net.core.%s=%d",
                 cap,
                 wanted,
                 name,

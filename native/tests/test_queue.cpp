@@ -1,0 +1,539 @@
+// The queue of one registration: bounds, drop policies, marks, waiting.
+//
+// Forbidden: a run that is neither handed out nor finished; a count that is off by one; a mark that
+// is reached while a message before it is still being handled; a waiter that sleeps on.
+#include "scheduler/task_queue.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "check.hpp"
+
+using namespace antiphon;
+
+namespace {
+
+Run make_run(std::uint32_t count, std::uint32_t bytes = 0, std::uint64_t tag = 0) {
+    Run run;
+    run.shape = Run::Shape::frames;
+    run.count = count;
+    run.bytes = bytes;
+    run.arrived = static_cast<Nanos>(tag);  // free for the test to use
+    return run;
+}
+
+Run make_mark(std::atomic<int>& reached) {
+    Run run;
+    run.barrier = std::make_shared<Barrier>([&reached] { reached.fetch_add(1); });
+    return run;
+}
+
+// A queue whose finished runs are counted.
+struct Box {
+    explicit Box(WhenFull when_full, std::uint64_t capacity = 10, std::uint64_t window = 1000)
+        : queue(when_full, capacity, window, [this](Run& run) {
+              finished.fetch_add(run.count);
+              tags_mutex.lock();
+              if (run.shape != Run::Shape::mark) tags.push_back(static_cast<std::uint64_t>(run.arrived));
+              tags_mutex.unlock();
+              run.barrier.reset();
+          }) {}
+
+    // Takes everything that is there; the tags of the runs, in order.
+    std::vector<std::uint64_t> drain() {
+        TaskQueue::Slice slice;
+        queue.begin(slice);
+        std::vector<std::uint64_t> out;
+        Run run;
+        while (queue.pop(run, slice)) out.push_back(static_cast<std::uint64_t>(run.arrived));
+        queue.end(slice);
+        return out;
+    }
+
+    std::atomic<std::uint64_t> finished{0};
+    std::mutex tags_mutex;
+    std::vector<std::uint64_t> tags;
+    TaskQueue queue;
+};
+
+using Tags = std::vector<std::uint64_t>;
+
+}  // namespace
+
+// --- bounds ----------------------------------------------------------------------------------------
+
+TEST("a blocking queue takes everything: its bound is the window that its senders have") {
+    Box box(WhenFull::block, 4, 100);
+    for (std::uint64_t i = 0; i < 100; ++i) box.queue.push(make_run(3, 50, i));
+    CHECK_EQUAL(box.queue.pending(), 300);
+    CHECK_EQUAL(box.queue.pending_bytes(), 5000);
+    CHECK_EQUAL(box.queue.dropped(), 0);
+    CHECK_EQUAL(box.finished.load(), 0);
+    CHECK_EQUAL(box.drain().size(), 100);
+    CHECK_EQUAL(box.queue.pending(), 0);
+    CHECK_EQUAL(box.queue.pending_bytes(), 0);
+    CHECK(box.queue.empty());
+}
+
+TEST("drop_newest keeps what came first") {
+    Box box(WhenFull::drop_newest, 10);
+    for (std::uint64_t i = 0; i < 8; ++i) box.queue.push(make_run(2, 1, i));
+    CHECK_EQUAL(box.queue.pending(), 10);
+    CHECK_EQUAL(box.queue.dropped(), 6);
+    CHECK_EQUAL(box.finished.load(), 6);
+    CHECK(box.tags == Tags({5, 6, 7}));
+    CHECK(box.drain() == Tags({0, 1, 2, 3, 4}));
+    box.queue.push(make_run(1, 1, 9));
+    CHECK(box.drain() == Tags({9}));
+    CHECK_EQUAL(box.queue.dropped(), 6);
+}
+
+TEST("drop_oldest keeps what came last") {
+    Box box(WhenFull::drop_oldest, 10);
+    for (std::uint64_t i = 0; i < 8; ++i) box.queue.push(make_run(2, 1, i));
+    CHECK_EQUAL(box.queue.pending(), 10);
+    CHECK_EQUAL(box.queue.dropped(), 6);
+    CHECK_EQUAL(box.finished.load(), 6);
+    CHECK(box.tags == Tags({0, 1, 2}));
+    CHECK(box.drain() == Tags({3, 4, 5, 6, 7}));
+}
+
+TEST("a dropping queue holds to its bytes as well as to its messages") {
+    for (const WhenFull when_full : {WhenFull::drop_newest, WhenFull::drop_oldest}) {
+        Box box(when_full, 1000, 1000);
+        for (std::uint64_t i = 0; i < 12; ++i) {
+            box.queue.push(make_run(1, 300, i));
+            CHECK(box.queue.pending_bytes() <= 1000);
+        }
+        CHECK_EQUAL(box.queue.pending(), 3);
+        CHECK_EQUAL(box.queue.dropped(), 9);
+    }
+}
+
+TEST("an empty queue takes even a run above its bounds") {
+    for (const WhenFull when_full : {WhenFull::drop_newest, WhenFull::drop_oldest}) {
+        Box box(when_full, 10, 1000);
+        box.queue.push(make_run(25, 5000, 1));
+        CHECK_EQUAL(box.queue.pending(), 25);
+        CHECK_EQUAL(box.queue.dropped(), 0);
+        box.queue.push(make_run(1, 1, 2));
+        CHECK_EQUAL(box.queue.dropped(), when_full == WhenFull::drop_newest ? 1 : 25);
+    }
+}
+
+TEST("random pushes and pops of a dropping queue agree with a model") {
+    auto random = check::random(1);
+    for (const WhenFull when_full : {WhenFull::drop_newest, WhenFull::drop_oldest, WhenFull::block}) {
+        Box box(when_full, 20, 2000);
+        TaskQueue::Slice slice;
+        box.queue.begin(slice);
+        std::deque<Run> model;
+        std::uint64_t pending = 0, bytes = 0, dropped = 0;
+        const std::uint64_t steps = check::count(100'000, 3'000'000);
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            if (check::below(random, 2) == 0) {
+                Run run = make_run(1 + static_cast<std::uint32_t>(check::below(random, 8)),
+                                   static_cast<std::uint32_t>(check::below(random, 700)), step);
+                auto full = [&] { return pending + run.count > 20 || bytes + run.bytes > 2000; };
+                bool keep = true;
+                if (when_full == WhenFull::drop_newest && pending != 0 && full()) {
+                    dropped += run.count;
+                    keep = false;
+                }
+                while (when_full == WhenFull::drop_oldest && !model.empty() && full()) {
+                    dropped += model.front().count;
+                    pending -= model.front().count;
+                    bytes -= model.front().bytes;
+                    model.pop_front();
+                }
+                if (keep) {
+                    pending += run.count;
+                    bytes += run.bytes;
+                    model.push_back(run);
+                }
+                box.queue.push(std::move(run));
+            } else {
+                Run run;
+                CHECK_EQUAL(box.queue.pop(run, slice), !model.empty());
+                if (!model.empty()) {
+                    CHECK_EQUAL(run.arrived, model.front().arrived);
+                    pending -= run.count;
+                    bytes -= run.bytes;
+                    model.pop_front();
+                }
+            }
+            CHECK_EQUAL(box.queue.pending(), pending);
+            CHECK_EQUAL(box.queue.pending_bytes(), bytes);
+            CHECK_EQUAL(box.queue.dropped(), dropped);
+            CHECK_EQUAL(box.queue.empty(), model.empty());
+        }
+        box.queue.end(slice);
+    }
+}
+
+TEST("what is put back comes out first") {
+    Box box(WhenFull::block);
+    box.queue.push(make_run(1, 1, 1));
+    box.queue.push(make_run(1, 1, 2));
+    TaskQueue::Slice slice;
+    box.queue.begin(slice);
+    Run run;
+    CHECK(box.queue.pop(run, slice));
+    CHECK_EQUAL(box.queue.pending(), 1);
+    box.queue.push_front(std::move(run));
+    CHECK_EQUAL(box.queue.pending(), 2);
+    box.queue.end(slice);
+    CHECK(box.drain() == Tags({1, 2}));
+}
+
+TEST("the oldest run tells its age") {
+    Box box(WhenFull::block);
+    CHECK_EQUAL(box.queue.oldest(), 0);
+    box.queue.push(make_run(1, 1, 11));
+    box.queue.push(make_run(1, 1, 12));
+    CHECK_EQUAL(box.queue.oldest(), 11);
+}
+
+// --- readiness ---------------------------------------------------------------------------------------
+
+TEST("readiness is told when the queue was empty, and only then") {
+    Box box(WhenFull::drop_oldest, 2);
+    int calls = 0;
+    box.queue.set_on_ready([&] { ++calls; });
+    box.queue.push(make_run(1));
+    box.queue.push(make_run(1));
+    CHECK_EQUAL(calls, 1);
+    box.queue.push(make_run(1));  // pushes one out; the queue was never empty for its reader
+    box.drain();
+    box.queue.push(make_run(1));
+    CHECK_EQUAL(calls, 2);
+    std::atomic<int> reached{0};
+    box.drain();
+    box.queue.push(make_mark(reached));  // a mark wants to be passed, too
+    CHECK_EQUAL(calls, 3);
+}
+
+// --- marks -------------------------------------------------------------------------------------------
+
+TEST("a mark is reached when the runs before it are finished") {
+    Box box(WhenFull::block);
+    std::atomic<int> reached{0};
+    box.queue.push(make_run(1, 1, 1));
+    box.queue.push(make_mark(reached));
+    box.queue.push(make_run(1, 1, 2));
+    TaskQueue::Slice slice;
+    box.queue.begin(slice);
+    Run run;
+    CHECK(box.queue.pop(run, slice));
+    CHECK_EQUAL(reached.load(), 0);  // the slice is still at work on it
+    CHECK(box.queue.pop(run, slice));
+    CHECK_EQUAL(reached.load(), 1);
+    CHECK_EQUAL(run.arrived, 2);
+    box.queue.end(slice);
+}
+
+TEST("a mark behind the last run is reached when the slice settles, or ends") {
+    for (const bool settle : {true, false}) {
+        Box box(WhenFull::block);
+        std::atomic<int> reached{0};
+        box.queue.push(make_run(1));
+        box.queue.push(make_mark(reached));
+        box.queue.push(make_mark(reached));
+        TaskQueue::Slice slice;
+        box.queue.begin(slice);
+        Run run;
+        CHECK(box.queue.pop(run, slice));
+        CHECK_EQUAL(reached.load(), 0);
+        if (settle) {
+            box.queue.settle(slice);
+        } else {
+            CHECK(!box.queue.pop(run, slice));
+        }
+        CHECK_EQUAL(reached.load(), 2);
+        CHECK(box.queue.empty());
+        box.queue.end(slice);
+    }
+}
+
+TEST("a mark waits for every slice that is at work on something before it") {
+    Box box(WhenFull::block);
+    std::atomic<int> reached{0};
+    TaskQueue::Slice first, second, third;
+    for (TaskQueue::Slice* slice : {&first, &second, &third}) box.queue.begin(*slice);
+    box.queue.push(make_run(1, 1, 1));
+    box.queue.push(make_run(1, 1, 2));
+    box.queue.push(make_mark(reached));
+    box.queue.push(make_run(1, 1, 3));
+    Run a, b, c;
+    CHECK(box.queue.pop(a, first));
+    CHECK(box.queue.pop(b, second));
+    CHECK(box.queue.pop(c, third));  // passes the mark; the first two are still before it
+    CHECK_EQUAL(c.arrived, 3);
+    CHECK_EQUAL(reached.load(), 0);
+    CHECK(!box.queue.pop(a, first));
+    CHECK_EQUAL(reached.load(), 0);
+    box.queue.end(second);
+    CHECK_EQUAL(reached.load(), 1);
+    box.queue.end(first);
+    box.queue.end(third);
+    CHECK_EQUAL(reached.load(), 1);
+}
+
+TEST("a mark that is pushed out waits for the slice that is at work before it") {
+    Box box(WhenFull::drop_oldest, 2);
+    std::atomic<int> reached{0};
+    TaskQueue::Slice slice;
+    box.queue.begin(slice);
+    box.queue.push(make_run(1, 1, 1));
+    Run run;
+    CHECK(box.queue.pop(run, slice));
+    box.queue.push(make_mark(reached));
+    box.queue.push(make_run(1, 1, 2));
+    box.queue.push(make_run(2, 1, 3));  // pushes the second run out, and the mark before it
+    CHECK_EQUAL(box.queue.dropped(), 1);
+    CHECK_EQUAL(reached.load(), 0);
+    CHECK(box.queue.pop(run, slice));
+    CHECK_EQUAL(run.arrived, 3);
+    CHECK_EQUAL(reached.load(), 1);
+    box.queue.end(slice);
+}
+
+TEST("closing and clearing a queue reaches its marks and finishes its runs") {
+    Box box(WhenFull::block);
+    std::atomic<int> reached{0};
+    box.queue.push(make_run(2, 7, 1));
+    box.queue.push(make_mark(reached));
+    box.queue.push(make_run(3, 7, 2));
+    box.queue.close();
+    CHECK(box.queue.closed());
+    CHECK_EQUAL(box.finished.load(), 0);  // what is there may still be taken
+    box.queue.clear();
+    CHECK_EQUAL(reached.load(), 1);
+    CHECK_EQUAL(box.finished.load(), 5);
+    CHECK_EQUAL(box.queue.pending(), 0);
+    CHECK_EQUAL(box.queue.pending_bytes(), 0);
+    box.queue.push(make_run(4));
+    CHECK_EQUAL(box.finished.load(), 9);
+    box.queue.push(make_mark(reached));
+    CHECK_EQUAL(reached.load(), 2);
+    CHECK(box.queue.empty());
+}
+
+TEST("a queue that is destroyed finishes what it held") {
+    std::atomic<std::uint64_t> finished{0};
+    {
+        TaskQueue queue(WhenFull::block, 10, 10, [&](Run& run) { finished.fetch_add(run.count); });
+        queue.push(make_run(3));
+    }
+    CHECK_EQUAL(finished.load(), 3);
+}
+
+// --- waiting -----------------------------------------------------------------------------------------
+
+TEST("a waiter wakes for a run, for its deadline, and for close") {
+    Box box(WhenFull::block);
+    CHECK(!box.queue.wait(now_ns() + 5 * kMillisecond));
+    std::atomic<int> woken{0};
+    std::thread waiter([&] {
+        CHECK(box.queue.wait(kNever));
+        woken.fetch_add(1);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK_EQUAL(woken.load(), 0);
+    box.queue.push(make_run(1));
+    waiter.join();
+    CHECK_EQUAL(woken.load(), 1);
+    CHECK(box.queue.wait(0));
+    box.drain();
+
+    std::vector<std::thread> many;
+    for (int i = 0; i < 6; ++i) {
+        many.emplace_back([&] {
+            CHECK(!box.queue.wait(kNever));
+            woken.fetch_add(1);
+        });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    box.queue.close();
+    for (std::thread& thread : many) thread.join();
+    CHECK_EQUAL(woken.load(), 7);
+    CHECK(!box.queue.wait(kNever));
+}
+
+TEST("waiting consumers miss no run, whoever pushes") {
+    Box box(WhenFull::block, 1 << 20, 1 << 30);
+    const std::uint64_t each = check::count(30'000, 1'000'000);
+    constexpr std::uint64_t kPushers = 3, kTakers = 3;
+    std::atomic<std::uint64_t> taken{0};
+    std::vector<std::thread> takers, pushers;
+    for (std::uint64_t t = 0; t < kTakers; ++t) {
+        takers.emplace_back([&] {
+            TaskQueue::Slice slice;
+            box.queue.begin(slice);
+            Run run;
+            while (box.queue.wait(kNever)) {
+                while (box.queue.pop(run, slice)) taken.fetch_add(run.count);
+            }
+            while (box.queue.pop(run, slice)) taken.fetch_add(run.count);
+            box.queue.end(slice);
+        });
+    }
+    for (std::uint64_t p = 0; p < kPushers; ++p) {
+        pushers.emplace_back([&] {
+            for (std::uint64_t i = 0; i < each; ++i) {
+                box.queue.push(make_run(1));
+                if (i % 1000 == 0) std::this_thread::yield();
+            }
+        });
+    }
+    for (std::thread& thread : pushers) thread.join();
+    CHECK(check::soon([&] { return taken.load() == kPushers * each; }));
+    box.queue.close();
+    for (std::thread& thread : takers) thread.join();
+    CHECK_EQUAL(taken.load(), kPushers * each);
+}
+
+// --- several at once -----------------------------------------------------------------------------------
+
+TEST("pushers and a taker of every policy account for every message, in each pusher's order") {
+    for (const WhenFull when_full : {WhenFull::block, WhenFull::drop_oldest, WhenFull::drop_newest}) {
+        const std::uint64_t each = check::count(40'000, 2'000'000);
+        constexpr std::uint64_t kPushers = 4;
+        Box box(when_full, 64, 1 << 20);
+        std::atomic<bool> pushing{true};
+        std::vector<std::thread> pushers;
+        for (std::uint64_t p = 0; p < kPushers; ++p) {
+            pushers.emplace_back([&, p] {
+                for (std::uint64_t i = 0; i < each; ++i) box.queue.push(make_run(1, 10, p << 32 | i));
+            });
+        }
+        std::uint64_t taken = 0;
+        std::thread taker([&] {
+            std::map<std::uint64_t, std::int64_t> last;
+            TaskQueue::Slice slice;
+            box.queue.begin(slice);
+            Run run;
+            for (;;) {
+                const bool more = pushing.load();
+                if (!box.queue.pop(run, slice)) {
+                    if (!more) break;
+                    box.queue.wait(now_ns() + kMillisecond);
+                    continue;
+                }
+                ++taken;
+                const std::uint64_t pusher = static_cast<std::uint64_t>(run.arrived) >> 32;
+                const auto at = static_cast<std::int64_t>(run.arrived & 0xffffffff);
+                const auto before = last.try_emplace(pusher, -1).first;
+                CHECK(at > before->second);
+                if (when_full == WhenFull::block) CHECK_EQUAL(at, before->second + 1);
+                before->second = at;
+            }
+            box.queue.end(slice);
+        });
+        for (std::thread& thread : pushers) thread.join();
+        pushing.store(false);
+        taker.join();
+        CHECK_EQUAL(taken + box.queue.dropped(), kPushers * each);
+        CHECK_EQUAL(box.finished.load(), box.queue.dropped());
+        if (when_full == WhenFull::block) CHECK_EQUAL(taken, kPushers * each);
+        CHECK_EQUAL(box.queue.pending(), 0);
+    }
+}
+
+TEST("marks among several takers are reached behind everything that was pushed before them") {
+    // Each run, when finished, raises `handled`. A mark that is pushed after n runs may be reached
+    // only when those n are finished.
+    Box box(WhenFull::block, 1 << 20, 1 << 30);
+    const std::uint64_t rounds = check::count(20'000, 500'000);
+    constexpr int kTakers = 3;
+    std::vector<std::atomic<bool>> finished(rounds);
+    std::atomic<std::uint64_t> prefix{0}, marks{0};
+    std::atomic<bool> ends{false};
+    std::vector<std::thread> takers;
+    for (int t = 0; t < kTakers; ++t) {
+        takers.emplace_back([&] {
+            Run run;
+            while (!ends.load() || !box.queue.empty()) {
+                TaskQueue::Slice slice;
+                box.queue.begin(slice);
+                for (int i = 0; i < 7 && box.queue.pop(run, slice); ++i) {
+                    if (run.arrived % 5 == 0) std::this_thread::yield();
+                    finished[static_cast<std::size_t>(run.arrived)].store(true);
+                }
+                box.queue.end(slice);
+            }
+        });
+    }
+    for (std::uint64_t i = 0; i < rounds; ++i) {
+        box.queue.push(make_run(1, 1, i));
+        if (i % 10 != 9) continue;
+        Run mark;
+        mark.barrier = std::make_shared<Barrier>([&, pushed = i + 1] {
+            // Marks are reached by any thread, and not always in order.
+            std::uint64_t from = prefix.load();
+            for (std::uint64_t at = std::min(from, pushed); at < pushed; ++at) CHECK(finished[at].load());
+            while (from < pushed && !prefix.compare_exchange_weak(from, pushed)) {
+            }
+            marks.fetch_add(1);
+        });
+        box.queue.push(std::move(mark));
+        if (i % 1000 == 999) CHECK(check::soon([&] { return box.queue.pending() < 200; }));
+    }
+    ends.store(true);
+    for (std::thread& thread : takers) thread.join();
+    CHECK_EQUAL(marks.load(), rounds / 10);
+}
+
+// --- counts that belong to a session ---------------------------------------------------------------------
+
+TEST("a session's count holds to its bound, and an old session changes nothing") {
+    SessionCount count;
+    count.reset(1);
+    CHECK(count.add(1, 60, 100));
+    CHECK(!count.add(1, 41, 100));
+    CHECK(count.add(1, 40, 100));
+    CHECK_EQUAL(count.count(1), 100);
+    CHECK(!count.add(2, 1, 100));
+    CHECK_EQUAL(count.subtract(1, 30), 70);
+    count.reset(2);
+    CHECK_EQUAL(count.count(1), 0);
+    CHECK_EQUAL(count.count(2), 0);
+    count.subtract(1, 50);
+    CHECK(!count.add(1, 1, 100));
+    CHECK_EQUAL(count.count(2), 0);
+    CHECK(count.add(2, 5, 100));
+    CHECK_EQUAL(count.subtract(2, 1000), 0);
+}
+
+TEST("threads that charge and credit never pass the bound, across sessions") {
+    SessionCount count;
+    std::atomic<std::uint32_t> session{1};
+    count.reset(1);
+    constexpr std::uint32_t kMost = 1000;
+    std::atomic<bool> ends{false};
+    std::atomic<std::uint64_t> granted{0};
+    std::vector<std::thread> threads;
+    for (std::uint64_t t = 0; t < 3; ++t) {
+        threads.emplace_back([&, t] {
+            auto random = check::random(200 + t);
+            while (!ends.load(std::memory_order_relaxed)) {
+                const std::uint32_t mine = session.load();
+                const auto amount = static_cast<std::uint32_t>(1 + check::below(random, 400));
+                if (!count.add(mine, amount, kMost)) continue;
+                granted.fetch_add(1, std::memory_order_relaxed);
+                CHECK(count.count(mine) <= kMost);
+                count.subtract(mine, amount);
+            }
+        });
+    }
+    const std::uint64_t sessions = check::count(2'000, 50'000);
+    for (std::uint64_t i = 2; i < sessions; ++i) {
+        session.store(static_cast<std::uint32_t>(i));
+        count.reset(static_cast<std::uint32_t>(i));
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    ends.store(true);
+    for (std::thread& thread : threads) thread.join();
+    CHECK(granted.load() != 0);
+    CHECK_EQUAL(count.count(static_cast<std::uint32_t>(sessions - 1)), 0);
+}
