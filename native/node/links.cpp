@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kWriteChunk = 256 << 10;  // released at once, so that producers can go on
 constexpr std::size_t kWriteTurn = 4 << 20;     // then the others have their turn
 constexpr std::size_t kWorthwhile = 64 << 10;  // enough for a system call of its own
-constexpr Nanos kLinger = 50 * kMicrosecond;
+constexpr Nanos kLinger = 50 * kMicrosecond, kLongestLinger = kMillisecond;
 constexpr std::size_t kReadTurn = 1 << 20;
 constexpr std::size_t kMaxLane = 1 << 20;  // a peer that makes us answer and never reads is cut off
 constexpr std::size_t kMaxStrangers = 512;
@@ -581,10 +581,14 @@ bool Node::write_some(Peer& peer, Channel& channel) {
                 // More is likely to come: leave the mark set, so that producers need not wake us,
                 // and look again in a moment. That gathers what a busy sender writes into fewer,
                 // larger system calls; the price is the moment, and only while traffic is dense.
+                // The moment grows with the number of busy connections, so that the rate of system
+                // calls does not.
                 if (!peer.lingering) {
                     peer.lingering = true;
-                    selector_.at(now_ns() + kLinger, [this, &peer] {
+                    ++lingering_;
+                    selector_.at(now_ns() + std::min(lingering_ * kLinger, kLongestLinger), [this, &peer] {
                         peer.lingering = false;
+                        --lingering_;
                         write_out(peer);
                     });
                 }

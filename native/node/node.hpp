@@ -336,6 +336,7 @@ class Node {
     std::uint64_t granted_ = 0, large_used_ = 0;
     std::atomic<std::uint64_t> granted_now_{0}, large_now_{0};
     Nanos tick_due_ = kNever;
+    int lingering_ = 0;  // connections that are written again in a moment
     bool finishing_ = false;  // rings are being written out for the last time
     int warnings_left_ = kWarningsPerTick;
 
@@ -355,6 +356,8 @@ class Node {
     std::atomic<std::uint64_t> unknown_kind_{0}, refused_{0}, protocol_errors_{0},
         starvations_{0};
     std::atomic<std::uint64_t> large_ids_{0};
+    // When a ring was last found without a writer; a rough clock, written by whoever finds it so.
+    std::atomic<Nanos> last_signal_{0};
 };
 
 }  // namespace antiphon

@@ -92,8 +92,6 @@ class Peer {
     std::atomic<bool> write_token{false};
     // Set by the selector when it found the token taken; the holder then registers the interest.
     std::atomic<bool> handover{false};
-    // When the ring last went from quiet to busy; a rough clock for the decision to write inline.
-    std::atomic<Nanos> last_signal{0};
 
     // --- waiters ---------------------------------------------------------------------------------
     std::mutex mutex;

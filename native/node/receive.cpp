@@ -169,9 +169,12 @@ void Node::share_window(Registration& registration) {
     std::uint64_t held = 0;
     for (const InFlow* sender : registration.senders) held += sender->window;
     const std::uint64_t left = options_.receive_bytes - std::min(options_.receive_bytes, granted_ - held);
+    // Below a quarter a window holds too few messages to keep a sender and its receiver both at work,
+    // and all of them end up waiting for each other: many senders get more than one window in all,
+    // as long as the budget lasts.
+    const std::uint64_t fair = std::max(registration.window / count, registration.window / 4);
     const std::uint32_t least = std::max(kLeastWindow, registration.least_charge);
-    const auto share = std::max<std::uint32_t>(
-        least, static_cast<std::uint32_t>(std::min<std::uint64_t>(registration.window, left) / count));
+    const auto share = std::max<std::uint32_t>(least, static_cast<std::uint32_t>(std::min(fair, left / count)));
     for (InFlow* sender : registration.senders) {
         if (sender->window != share) set_window(*sender, registration.flow, share);
     }

@@ -13,8 +13,8 @@ namespace {
 
 using Status = Attempt::Status;
 
-// A ring that was quiet for this long is written by the sender itself: nobody else sends much, and
-// the hop to the selector would cost more than the system call.
+// When nothing was sent for this long the sender writes to the socket itself: it is not about to send
+// much more, and the hop to the selector would take longer than the system call.
 constexpr Nanos kQuiet = 60 * kMicrosecond;
 // Waiting threads look this often whether they were interrupted.
 constexpr Nanos kInterruptEvery = 100 * kMillisecond;
@@ -161,9 +161,11 @@ Attempt Node::try_packed(Peer& peer, std::uint16_t kind, const Message* messages
 
 void Node::signal_data(Peer& peer) {
     if (peer.write_armed.load(std::memory_order_seq_cst)) return;
-    const Nanos now = now_ns();
-    const Nanos quiet = now - peer.last_signal.exchange(now, std::memory_order_relaxed);
-    if (quiet > kQuiet && write_inline(peer)) return;
+    // Of the node, not of the peer: whoever sends to many in turn is busy, however rarely each is met.
+    const bool quiet = now_ns() - last_signal_.load(std::memory_order_relaxed) > kQuiet;
+    const bool done = quiet && write_inline(peer);
+    last_signal_.store(now_ns(), std::memory_order_relaxed);
+    if (done) return;
     if (!peer.write_armed.exchange(true, std::memory_order_seq_cst)) add_interest(peer, kWrite);
 }
 

@@ -44,7 +44,7 @@ class Recorder : public DataSink {
         run.buffer = view.buffer;
         run.offset = view.offset;
         run.bytes = view.bytes;
-        run.count = view.count;
+        run.count = run.last = view.count;
         run.charge = view.charge;
         view.buffer->retain();
         CHECK(view.count != 0);

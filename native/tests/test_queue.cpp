@@ -16,7 +16,7 @@ namespace {
 Run make_run(std::uint32_t count, std::uint32_t bytes = 0, std::uint64_t tag = 0) {
     Run run;
     run.shape = Run::Shape::frames;
-    run.count = count;
+    run.count = run.last = count;
     run.bytes = bytes;
     run.arrived = static_cast<Nanos>(tag);  // free for the test to use
     return run;
@@ -80,7 +80,7 @@ TEST("drop_newest keeps what came first") {
     for (std::uint64_t i = 0; i < 8; ++i) box.queue.push(make_run(2, 1, i));
     CHECK_EQUAL(box.queue.pending(), 10);
     CHECK_EQUAL(box.queue.dropped(), 6);
-    CHECK_EQUAL(box.finished.load(), 6);
+    CHECK_EQUAL(box.finished.load(), 6);  // whoever sent them gets its credit back
     CHECK(box.tags == Tags({5, 6, 7}));
     CHECK(box.drain() == Tags({0, 1, 2, 3, 4}));
     box.queue.push(make_run(1, 1, 9));
@@ -110,62 +110,103 @@ TEST("a dropping queue holds to its bytes as well as to its messages") {
     }
 }
 
-TEST("an empty queue takes even a run above its bounds") {
+TEST("a run above the capacity is cut to it, at the end that the policy says") {
     for (const WhenFull when_full : {WhenFull::drop_newest, WhenFull::drop_oldest}) {
         Box box(when_full, 10, 1000);
-        box.queue.push(make_run(25, 5000, 1));
-        CHECK_EQUAL(box.queue.pending(), 25);
-        CHECK_EQUAL(box.queue.dropped(), 0);
-        box.queue.push(make_run(1, 1, 2));
-        CHECK_EQUAL(box.queue.dropped(), when_full == WhenFull::drop_newest ? 1 : 25);
+        box.queue.push(make_run(25, 100, 1));
+        CHECK_EQUAL(box.queue.pending(), 10);
+        CHECK_EQUAL(box.queue.dropped(), 15);
+        TaskQueue::Slice slice;
+        box.queue.begin(slice);
+        Run run;
+        CHECK(box.queue.pop(run, slice));
+        CHECK_EQUAL(run.size(), 10);
+        CHECK_EQUAL(run.first, when_full == WhenFull::drop_newest ? 0 : 15);
+        CHECK_EQUAL(box.queue.pending(), 0);
+        box.queue.end(slice);
     }
 }
 
-TEST("random pushes and pops of a dropping queue agree with a model") {
+TEST("an empty queue takes even a message above its bytes") {
+    for (const WhenFull when_full : {WhenFull::drop_newest, WhenFull::drop_oldest}) {
+        Box box(when_full, 10, 1000);
+        box.queue.push(make_run(1, 5000, 1));
+        CHECK_EQUAL(box.queue.pending(), 1);
+        CHECK_EQUAL(box.queue.dropped(), 0);
+        box.queue.push(make_run(1, 1, 2));
+        CHECK_EQUAL(box.queue.dropped(), 1);
+        CHECK(box.drain() == Tags({when_full == WhenFull::drop_newest ? 1u : 2u}));
+    }
+}
+
+TEST("random pushes and pops of every policy agree with a queue of single messages") {
     auto random = check::random(1);
+    constexpr std::size_t kCapacity = 20;
     for (const WhenFull when_full : {WhenFull::drop_newest, WhenFull::drop_oldest, WhenFull::block}) {
-        Box box(when_full, 20, 2000);
+        Box box(when_full, kCapacity, 1 << 30);
         TaskQueue::Slice slice;
         box.queue.begin(slice);
-        std::deque<Run> model;
-        std::uint64_t pending = 0, bytes = 0, dropped = 0;
+        std::deque<std::pair<std::uint64_t, std::uint32_t>> model;  // run and place in it
+        std::uint64_t dropped = 0;
         const std::uint64_t steps = check::count(100'000, 3'000'000);
-        for (std::uint64_t step = 0; step < steps; ++step) {
+        for (std::uint64_t step = 1; step <= steps; ++step) {
             if (check::below(random, 2) == 0) {
-                Run run = make_run(1 + static_cast<std::uint32_t>(check::below(random, 8)),
-                                   static_cast<std::uint32_t>(check::below(random, 700)), step);
-                auto full = [&] { return pending + run.count > 20 || bytes + run.bytes > 2000; };
-                bool keep = true;
-                if (when_full == WhenFull::drop_newest && pending != 0 && full()) {
-                    dropped += run.count;
-                    keep = false;
+                const auto size = static_cast<std::uint32_t>(1 + check::below(random, check::below(random, 9) == 0 ? 50 : 8));
+                for (std::uint32_t i = 0; i < size; ++i) {
+                    if (when_full == WhenFull::drop_newest && model.size() == kCapacity) {
+                        ++dropped;
+                        continue;
+                    }
+                    model.emplace_back(step, i);
+                    if (when_full == WhenFull::drop_oldest && model.size() > kCapacity) {
+                        model.pop_front();
+                        ++dropped;
+                    }
                 }
-                while (when_full == WhenFull::drop_oldest && !model.empty() && full()) {
-                    dropped += model.front().count;
-                    pending -= model.front().count;
-                    bytes -= model.front().bytes;
-                    model.pop_front();
-                }
-                if (keep) {
-                    pending += run.count;
-                    bytes += run.bytes;
-                    model.push_back(run);
-                }
-                box.queue.push(std::move(run));
+                box.queue.push(make_run(size, 10, step));
             } else {
                 Run run;
                 CHECK_EQUAL(box.queue.pop(run, slice), !model.empty());
-                if (!model.empty()) {
-                    CHECK_EQUAL(run.arrived, model.front().arrived);
-                    pending -= run.count;
-                    bytes -= run.bytes;
+                for (std::uint32_t i = run.first; i < run.last; ++i) {
+                    CHECK(!model.empty());
+                    CHECK_EQUAL(run.arrived, model.front().first);
+                    CHECK_EQUAL(i, model.front().second);
                     model.pop_front();
                 }
             }
-            CHECK_EQUAL(box.queue.pending(), pending);
-            CHECK_EQUAL(box.queue.pending_bytes(), bytes);
+            CHECK_EQUAL(box.queue.pending(), model.size());
             CHECK_EQUAL(box.queue.dropped(), dropped);
             CHECK_EQUAL(box.queue.empty(), model.empty());
+        }
+        box.queue.end(slice);
+    }
+}
+
+TEST("random runs of many sizes account for every message and byte") {
+    auto random = check::random(2);
+    for (const WhenFull when_full : {WhenFull::drop_newest, WhenFull::drop_oldest}) {
+        Box box(when_full, 20, 2000);
+        TaskQueue::Slice slice;
+        box.queue.begin(slice);
+        std::uint64_t pushed = 0, taken = 0;
+        Nanos last = 0;
+        const std::uint64_t steps = check::count(100'000, 3'000'000);
+        for (std::uint64_t step = 1; step <= steps; ++step) {
+            if (check::below(random, 2) == 0) {
+                const auto size = static_cast<std::uint32_t>(1 + check::below(random, 8));
+                pushed += size;
+                box.queue.push(make_run(size, static_cast<std::uint32_t>(check::below(random, 900)), step));
+            } else {
+                Run run;
+                if (!box.queue.pop(run, slice)) continue;
+                CHECK(run.size() != 0);
+                CHECK(run.arrived > last);
+                last = run.arrived;
+                taken += run.size();
+            }
+            CHECK(box.queue.pending() <= 20);
+            CHECK(box.queue.pending_bytes() <= 2000);
+            CHECK_EQUAL(pushed, taken + box.queue.pending() + box.queue.dropped());
         }
         box.queue.end(slice);
     }

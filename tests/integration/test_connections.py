@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import os
 import socket
 import struct
 import threading
@@ -34,7 +33,10 @@ QUICK = NodeConfig(connect_timeout=0.5)
 # Around every size at which something changes: nothing, a header, a page, the small buffers, the
 # largest frame, the window, the ring; and far above all of them.
 EDGES = (0, 64, 4096, 16384, 65536, 262144, 524288, 1 << 20, 2 << 20, 4 << 20)
-SIZES = sorted({max(0, edge + step) for edge in EDGES for step in (-12, -1, 0, 1)}) + [10_000_000]
+SIZES = [
+    *sorted({max(0, edge + step) for edge in EDGES for step in (-12, -1, 0, 1)}),
+    10_000_000,
+]
 
 _names = itertools.count(1)
 
@@ -183,7 +185,7 @@ def test_a_second_listener_at_an_address_is_refused_and_the_first_goes_on(
     with Node(1, listen=listen()) as first:
         inbox = first.inbox(KIND)
         second = Node(2, listen=first.address)
-        with pytest.raises(OSError) as refused:
+        with pytest.raises(OSError, match="listen on") as refused:
             second.start()
         assert refused.value.errno == errno.EADDRINUSE
         second.close()
@@ -222,7 +224,7 @@ def test_both_sides_connecting_at_once_lose_nothing(
                     errors.add(error)
 
             for node in (one, two):
-                node.on_disconnected(lambda peer, reason, lost=lost: lost.add(reason))  # type: ignore[misc]
+                node.on_disconnected(lambda peer, reason, lost=lost: lost.add(reason))
             threads = [threading.Thread(target=talk, args=pair) for pair in ((one, 2), (two, 1))]
             for thread in threads:
                 thread.start()
@@ -377,9 +379,11 @@ def test_a_host_that_keeps_silent_is_unreachable_after_the_connect_timeout() -> 
 
 
 def test_a_name_that_does_not_exist_is_unreachable_and_named() -> None:
-    with Node(1, peers={2: "tcp://no-such-host.invalid:7000"}, config=QUICK) as node:
-        with pytest.raises(PeerUnreachable, match=r"no-such-host\.invalid"):
-            node.send(2, b"", kind=KIND)
+    with (
+        Node(1, peers={2: "tcp://no-such-host.invalid:7000"}, config=QUICK) as node,
+        pytest.raises(PeerUnreachable, match=r"no-such-host\.invalid"),
+    ):
+        node.send(2, b"", kind=KIND)
 
 
 def test_a_peer_that_starts_late_is_reached_by_a_send_that_waits() -> None:
@@ -648,10 +652,11 @@ def test_the_socket_of_a_killed_node_is_replaced(tmp_path: Path) -> None:
 def test_a_file_that_is_no_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "precious.txt"
     path.write_text("keep me")
-    node = Node(1, listen=f"unix://{path}")
-    with pytest.raises(OSError):
+    with (
+        contextlib.closing(Node(1, listen=f"unix://{path}")) as node,
+        pytest.raises(OSError, match=path.name),
+    ):
         node.start()
-    node.close()
     assert path.read_text() == "keep me"
 
 
@@ -659,9 +664,10 @@ def test_closing_does_not_remove_the_socket_that_another_node_has_put_there(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "node.sock"
-    old = Node(1, listen=f"unix://{path}").start()
-    path.unlink()
-    with Node(2, listen=f"unix://{path}") as new:
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(Node(1, listen=f"unix://{path}"))
+        path.unlink()
+        new = stack.enter_context(Node(2, listen=f"unix://{path}"))
         old.close()
         assert path.is_socket()
         with Node(3, listen=None, peers={2: new.address}) as client:
@@ -670,12 +676,13 @@ def test_closing_does_not_remove_the_socket_that_another_node_has_put_there(
             assert inbox.receive(5) == (3, b"hello")
 
 
-def test_a_node_that_could_not_listen_leaves_no_descriptors_behind(tmp_path: Path) -> None:
-    with Node(1) as first:
-        node = Node(2, listen=first.address)
-        before = len(os.listdir("/proc/self/fd"))
+def test_a_node_that_could_not_listen_leaves_no_descriptors_behind() -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with Node(1) as first, contextlib.closing(Node(2, listen=first.address)) as node:
+        before = descriptors()
         for _ in range(10):
-            with pytest.raises(OSError):
+            with pytest.raises(OSError, match="listen on"):
                 node.start()
-        assert len(os.listdir("/proc/self/fd")) == before
-        node.close()
+        assert descriptors() == before

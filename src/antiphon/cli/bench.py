@@ -80,7 +80,8 @@ def node(
     found = versions(used)
 
     notes = Console(stderr=True)
-    console = Console()
+    # A file or a pipe has no width of its own; the table wants this much.
+    console = Console(width=None if sys.stdout.isatty() else 130)
     for line in absent:
         notes.print(f"absent: {line}", highlight=False)
     if not as_json:

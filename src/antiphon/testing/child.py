@@ -77,7 +77,3 @@ def main() -> NoReturn:
     exec(compile(source, job["file"], "exec", flags), namespace)
     namespace[job["name"]](control, **job["arguments"])
     sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -41,6 +41,8 @@ from antiphon.testing.waiting import eventually
 
 __all__ = ["Child", "ChildFailed"]
 
+_START = "from antiphon.testing.child import main; main()"
+
 
 class ChildFailed(AssertionError):
     """A child ended, or kept silent, or said something else than the test expects."""
@@ -69,7 +71,7 @@ class Child:
         # Already unlinked: nothing is left behind, however this process ends.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "antiphon.testing.child"],
+            [*prefix, sys.executable, "-c", _START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

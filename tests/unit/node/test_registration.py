@@ -170,7 +170,7 @@ def test_an_inbox_can_take_over_from_a_handler_and_back() -> None:
 def test_a_sender_goes_on_while_registrations_come_and_go() -> None:
     heard = Heard()
     with nodes() as (here, there):
-        for turn in range(50):
+        for turn in range(200):
             with there.on(KIND, heard):
                 here.send(THERE, b"%d" % turn, kind=KIND)
         with there.on(KIND, heard):

@@ -1,0 +1,63 @@
+"""Every program in examples/, run as a user would run it, with warnings as errors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# What each of them prints, among other things.
+PRINTS = {
+    "all_to_all": [rf"node {own} received 60000 messages" for own in range(2, 6)],
+    "arrow_pipeline": [r"sent 200000, kept 100000"],
+    "back_pressure": [
+        r"send waits: 300 messages took \d",
+        r"try_send never waits: \d+ of 300 went",
+        r"\d+ of them were handled, the last is 2999",
+        r"counted as dropped: [1-9]\d*",
+    ],
+    "hello": [r"node 1 says hello", r"and the answer is: hello yourself"],
+    "typed_ping": [r"500 round trips, median \d+ us"],
+}
+NEEDS = {"arrow_pipeline": ["pyarrow"]}
+
+
+def programs() -> list[Path]:
+    return sorted(EXAMPLES.glob("*.py"))
+
+
+def test_every_example_says_what_it_prints() -> None:
+    assert {path.stem for path in programs()} == set(PRINTS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.needs(*NEEDS.get(path.stem, [])))
+        for path in programs()
+    ],
+)
+def test_the_example_runs_and_prints_what_it_promises(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for pattern in PRINTS[path.stem]:
+        assert re.search(pattern, done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("path", programs(), ids=lambda path: path.stem)
+def test_the_example_is_short_and_says_what_it_shows(path: Path) -> None:
+    text = path.read_text()
+    assert text.startswith('"""')
+    assert 20 <= len(text.splitlines()) <= 120
