@@ -41,7 +41,9 @@ Inbox::~Inbox() {
     if (begun_) node_->finish(run_);
 }
 
-std::uint64_t Inbox::pending() const { return registration_->queue->pending(); }
+std::uint64_t Inbox::pending() const {
+    return registration_->queue->pending() + in_hand_.load(std::memory_order_relaxed);
+}
 
 Reference Inbox::take(Reference& source) {
     while (!begun_) {
@@ -58,6 +60,7 @@ Reference Inbox::take(Reference& source) {
     source = Reference::share(source_.get());
     received_.store(received_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     const std::uint32_t left = cursor_.left();
+    in_hand_.store(left, std::memory_order_relaxed);
     if (left == 0) {
         node_->finish(run_);
         begun_ = false;
@@ -68,12 +71,15 @@ Reference Inbox::take(Reference& source) {
     return payload;
 }
 
-PyObject* Inbox::pair(Reference source, Reference data) const {
+PyObject* Inbox::pair(Reference source, Reference data) {
     if (!data) return nullptr;
     if (decode_) {
         PyObject* raw = data.get();
         data = Reference::steal(PyObject_CallOneArg(decode_.get(), raw));
-        if (!data) return nullptr;
+        if (!data) {
+            failed_.fetch_add(1, std::memory_order_relaxed);
+            return nullptr;
+        }
     }
     PyObject* both = PyTuple_New(2);
     if (both == nullptr) return nullptr;
@@ -84,6 +90,11 @@ PyObject* Inbox::pair(Reference source, Reference data) const {
 
 PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed) {
     if (node_->forked()) return raise_forked();
+    if (failure_) {
+        Reference failure = std::move(failure_);
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(failure.get())), failure.get());
+        return nullptr;
+    }
     Nanos began = 0;
     for (;;) {
         Reference source, data;
@@ -137,7 +148,17 @@ PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
         }
         if (!data && !PyErr_Occurred()) break;
         Reference both = Reference::steal(pair(std::move(source), std::move(data)));
-        if (!both || PyList_Append(list.get(), both.get()) != 0) return nullptr;
+        if (!both && PyErr_Occurred()) {
+            // One bad message takes no good one with it: these first, the error with the next call.
+            PyObject *type, *value, *trace;
+            PyErr_Fetch(&type, &value, &trace);
+            PyErr_NormalizeException(&type, &value, &trace);
+            failure_ = Reference::steal(value);
+            Py_XDECREF(type);
+            Py_XDECREF(trace);
+            break;
+        }
+        if (PyList_Append(list.get(), both.get()) != 0) return nullptr;
     }
     return list.release();
 }

@@ -20,6 +20,7 @@ class Inbox {
 
     std::uint64_t pending() const;
     std::uint64_t dropped() const { return registration_->queue->dropped(); }
+    std::uint64_t failed() const { return failed_.load(std::memory_order_relaxed); }
     std::uint64_t received() const { return received_.load(std::memory_order_relaxed); }
     std::uint16_t kind() const { return registration_->kind; }
     const Registration& registration() const { return *registration_; }
@@ -29,7 +30,7 @@ class Inbox {
     // Takes the consumer's side; false when the interpreter's lock had to be given up for it.
     class Turn;
     Reference take(Reference& source);  // with the turn: the next payload, or null
-    PyObject* pair(Reference source, Reference data) const;
+    PyObject* pair(Reference source, Reference data);
     PyObject* wait_and_take(double timeout, bool raise_when_closed);
 
     std::shared_ptr<Node> node_;
@@ -43,7 +44,9 @@ class Inbox {
     bool begun_ = false;
     TaskQueue::Slice slice_;
     Reference source_;  // of the current run
-    std::atomic<std::uint64_t> received_{0};
+    std::atomic<std::uint64_t> received_{0}, failed_{0};
+    std::atomic<std::uint32_t> in_hand_{0};  // what is left of the current run; written with the turn
+    Reference failure_;  // of a message behind ones that receive_many had to hand out first
 };
 
 }  // namespace antiphon::python

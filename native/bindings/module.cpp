@@ -313,7 +313,12 @@ NB_MODULE(_core, m) {
         .def_prop_ro("dropped", &Inbox::dropped)
         .def_prop_ro("received", &Inbox::received)
         .def_prop_ro("closed", &Inbox::closed)
-        .def("statistics", [](const Inbox& self) { return registration_dict(self.registration(), nullptr); });
+        .def("statistics", [](const Inbox& self) {
+            nb::dict d = registration_dict(self.registration(), nullptr);
+            d["pending"] = self.pending();
+            d["failed"] = self.failed();
+            return d;
+        });
 
     nb::class_<NodeCore>(m, "NodeCore", nb::type_slots(node_slots), nb::is_weak_referenceable())
         .def(

@@ -1,6 +1,8 @@
 #include "bindings/node.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <string_view>
 
 #include "bindings/inbox.hpp"
 
@@ -225,13 +227,9 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
     Attempt attempt = node_->try_message(peer, user_kind, message);
     if (attempt.status == Status::sent) return Py_NewRef(blocking ? Py_None : Py_True);
 
+    if (node_->fresh()) return raise_not_started();
     if (message.size > node_->message_limit(peer)) {
-        return raise("MessageTooLarge",
-                     "a message of " + std::to_string(message.size) + " bytes to node " + std::to_string(peer.id) +
-                         " is over the limit of " + std::to_string(node_->message_limit(peer)) +
-                         "; raise max_message_bytes on both nodes, or send parts",
-                     facts("{snsK}", "size", static_cast<Py_ssize_t>(message.size), "limit",
-                           static_cast<unsigned long long>(node_->message_limit(peer))));
+        return raise_outcome(node_->too_large(peer, message.size), peer.id, kind, 0, 0);
     }
     if (!blocking) {
         if (attempt.status == Status::closed) {
@@ -264,10 +262,6 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
         }
     }
     if (outcome.ok()) Py_RETURN_NONE;
-    if (outcome.code == Outcome::Code::too_large) {
-        outcome.text = "a message of " + std::to_string(message.size) + " bytes is more than node " +
-                       std::to_string(peer.id) + " takes; raise max_message_bytes there, or send parts";
-    }
     return raise_outcome(outcome, peer.id, kind, now_ns() - sending.began, 0);
 }
 
@@ -303,11 +297,12 @@ PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject*
                               blocking);
         }
         View view;
-        if (!view.take(message, PyBUF_SIMPLE)) {
+        if (!PyObject_CheckBuffer(message)) {
             PyErr_Format(PyExc_TypeError, "a raw message is bytes or another buffer, not %.100s",
                          Py_TYPE(message)->tp_name);
             return nullptr;
         }
+        if (!view.take(message, PyBUF_SIMPLE)) return nullptr;
         return send_bytes(*peer, kind, {static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)},
                           blocking);
     }
@@ -324,7 +319,18 @@ PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject*
 // same call.
 bool NodeCore::send_spans(Peer& peer, int kind, const Message* messages, std::size_t count, std::size_t before,
                           Node::Sending& sending) {
+    if (node_->fresh()) {
+        raise_not_started();
+        return false;
+    }
     const auto user_kind = static_cast<std::uint16_t>(kind);
+    // Before any is sent, as far as it can be known.
+    const std::uint64_t limit = node_->message_limit(peer);
+    for (std::size_t i = 0; i < count; ++i) {
+        if (messages[i].size <= limit) continue;
+        raise_outcome(node_->too_large(peer, messages[i].size), peer.id, kind, 0, before);
+        return false;
+    }
     std::size_t at = 0;
     while (at < count) {
         std::size_t taken = 0;
@@ -335,16 +341,9 @@ bool NodeCore::send_spans(Peer& peer, int kind, const Message* messages, std::si
         {
             Released released;
             if (attempt.status == Status::large) {
-                if (messages[at].size > node_->message_limit(peer)) {
-                    outcome = {Outcome::Code::too_large,
-                               "a message of " + std::to_string(messages[at].size) + " bytes is over the limit of " +
-                                   std::to_string(node_->message_limit(peer)) + "; raise max_message_bytes",
-                               {}, {}};
-                } else {
-                    const std::uint32_t session = sending.session;
-                    outcome = node_->send_large(sending, user_kind, messages[at], released.interrupted());
-                    if (outcome.ok() && (session != 0 || sending.session != 0)) ++at;
-                }
+                outcome = node_->send_large(sending, user_kind, messages[at], released.interrupted());
+                // Without a session it has only waited for one.
+                if (outcome.ok() && sending.session != 0) ++at;
             } else {
                 outcome = node_->wait(sending, attempt, released.interrupted());
             }
@@ -425,9 +424,11 @@ PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, Py
     View data, offsets;
     if (!data.take(values[1], PyBUF_SIMPLE) || !offsets.take(values[2], PyBUF_ND | PyBUF_FORMAT)) return nullptr;
     const Py_ssize_t width = offsets->itemsize;
-    const char format = offsets->format ? offsets->format[std::strlen(offsets->format) - 1] : 'B';
-    if ((width != 4 && width != 8) || std::strchr("ilq", format) == nullptr) {
-        PyErr_SetString(PyExc_TypeError, "offsets are a buffer of int32 or int64, such as array('i') or an Arrow buffer "
+    // One letter, perhaps behind a mark of this machine's byte order.
+    std::string_view format = offsets->format ? offsets->format : "B";
+    if (format.size() == 2 && std::strchr("@=<", format[0])) format.remove_prefix(1);
+    if ((width != 4 && width != 8) || (format != "i" && format != "l" && format != "q")) {
+        PyErr_SetString(PyExc_TypeError, "offsets are a buffer of native int32 or int64, such as array('i') or an Arrow buffer "
                                          "viewed as integers");
         return nullptr;
     }
@@ -446,16 +447,20 @@ PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, Py
         PyErr_SetString(PyExc_ValueError, "offsets hold one entry more than there are messages, so at least one");
         return nullptr;
     }
-    std::int64_t last = offset(0);
+    std::int64_t last = offset(0), longest = 0;
     bool rising = last >= 0;
     for (Py_ssize_t i = 1; i < entries; ++i) {
         const std::int64_t next = offset(i);
         rising &= next >= last;
+        longest = std::max(longest, next - last);
         last = next;
     }
     if (!rising || last > data->len) {
         PyErr_SetString(PyExc_ValueError, "offsets must rise from 0 on and end within the data");
         return nullptr;
+    }
+    if (static_cast<std::uint64_t>(longest) > node_->message_limit(*peer)) {
+        return raise_outcome(node_->too_large(*peer, static_cast<std::uint64_t>(longest)), peer->id, kind, 0, 0);
     }
     Node::Sending sending{*peer, send_deadline(), now_ns()};
     std::vector<Message> spans;

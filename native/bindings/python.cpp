@@ -95,6 +95,11 @@ PyObject* raise_forked() {
                  facts("{ss}", "what", "node"));
 }
 
+PyObject* raise_not_started() {
+    return raise("Closed", "this node has not been started; use 'with node:' or node.start() first",
+                 facts("{ss}", "what", "node"));
+}
+
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent) {
     const std::string where = "node " + std::to_string(peer);
     const std::string at = outcome.address.empty() ? where : where + " at " + outcome.address;
@@ -119,7 +124,7 @@ PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Na
                                outcome.text.c_str()));
         case Outcome::Code::duplicate:
             return raise("DuplicateNode", outcome.text + "; give one of them another id",
-                         facts("{sissss}", "id", peer, "address", outcome.address.c_str(), "other",
+                         facts("{sissss}", "id", outcome.id, "address", outcome.address.c_str(), "other",
                                outcome.other.c_str()));
         case Outcome::Code::protocol:
             return raise("ProtocolError", at + ": " + outcome.text + "; use versions that overlap",
@@ -130,7 +135,9 @@ PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Na
                                  "connect first",
                          facts("{si}", "peer", peer));
         case Outcome::Code::too_large:
-            return raise("MessageTooLarge", outcome.text, facts("{}"));
+            return raise("MessageTooLarge", outcome.text,
+                         facts("{sKsK}", "size", static_cast<unsigned long long>(outcome.size), "limit",
+                               static_cast<unsigned long long>(outcome.limit)));
         case Outcome::Code::closed:
             return raise("Closed", "this node is closed, or closing; nothing can be sent any more",
                          facts("{ss}", "what", "node"));

@@ -79,5 +79,6 @@ PyObject* raise(const char* name, const std::string& text, Reference facts = {})
 Reference facts(const char* format, ...);
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent);
 PyObject* raise_forked();
+PyObject* raise_not_started();
 
 }  // namespace antiphon::python

@@ -122,6 +122,10 @@ void Node::got_refuse(Channel& channel, std::string_view payload) {
     if (peer == nullptr) return channel_failed(channel, "refused: " + text);
     const bool mine = peer->dialling == &channel;
     Failure failure{static_cast<Failure::Code>(code), text, channel.dial_address, other};
+    if (failure.code == Failure::Code::duplicate) {  // it is our id that somebody else has
+        failure.address = address_;
+        failure.id = id();
+    }
     if (mine || peer->offering == &channel) {
         (mine ? peer->dialling : peer->offering) = nullptr;
         close_channel(&channel);
@@ -181,12 +185,6 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
 void Node::got_reply(Channel& channel, std::string_view payload) {
     ByteReader reader(payload);
     channel.reply = reader.text();
-    Hello reply;
-    if (!reader.ok() || !Hello::decode(channel.reply, reply) || reply.version_max < kVersionMin ||
-        reply.version_max > kVersionMax) {
-        protocol_errors_.fetch_add(1, std::memory_order_relaxed);
-        return channel_failed(channel, "protocol error: a reply that cannot be read");
-    }
     Peer& peer = *channel.peer;
     auto fatal = [&](Failure::Code code, const std::string& text, const std::string& other = {}) {
         const bool mine = peer.dialling == &channel;
@@ -195,6 +193,15 @@ void Node::got_reply(Channel& channel, std::string_view payload) {
         close_channel(&channel);
         if (mine) dial_failed(peer, {code, text, address, other}, true);
     };
+    Hello reply;
+    if (!reader.ok() || !Hello::decode(channel.reply, reply)) {
+        protocol_errors_.fetch_add(1, std::memory_order_relaxed);
+        return fatal(Failure::Code::protocol, "its reply cannot be read");
+    }
+    if (reply.version_max < kVersionMin || reply.version_max > kVersionMax) {
+        return fatal(Failure::Code::protocol, "it answers in protocol version " +
+                                                  std::to_string(reply.version_max));
+    }
     if (!options_.secret.empty() && !same_proof(reader.raw(kProofBytes), proof(channel, false))) {
         return fatal(Failure::Code::authentication, "the other node has another secret");
     }
@@ -254,7 +261,7 @@ void Node::settle_clash(Channel& channel, Peer& peer, std::function<void()> then
                 (mine ? peer.dialling : peer.offering) = nullptr;
                 const std::string address = channel.dial_address;
                 close_channel(&channel);
-                if (mine) dial_failed(peer, {Failure::Code::duplicate, text, address, other}, true);
+                if (mine) dial_failed(peer, {Failure::Code::duplicate, text, address, other, peer.id}, true);
                 return;
             }
             channel.timer = selector_.at(selector_.now() + options_.connect_timeout, [this, &channel] {

@@ -28,13 +28,22 @@ constexpr std::size_t kMaxLane = 1 << 20;  // a peer that makes us answer and ne
 constexpr std::size_t kMaxStrangers = 512;
 constexpr int kDeadAfter = 5;  // heartbeats
 constexpr Nanos kFirstBackOff = 20 * kMillisecond, kLongestBackOff = kSecond;
+constexpr Nanos kPatience = 250 * kMillisecond;  // with a dial back
 constexpr std::size_t kBackBuffer = 16 << 10;
 
 std::string error_text(int error) { return std::strerror(error); }
 
 }  // namespace
 
-void Channel::ready(std::uint32_t events) { node.channel_ready(*this, events); }
+void Channel::ready(std::uint32_t events) {
+    Node& owner = node;  // this channel may be gone when something is caught
+    try {
+        owner.channel_ready(*this, events);
+    } catch (const std::exception& error) {
+        // No memory for a ring, say: that ends this connection and nothing else.
+        if (owner.channels_.count(this) != 0) owner.channel_failed(*this, error.what());
+    }
+}
 
 bool Node::apply_interests() {
     bool any = false;
@@ -49,17 +58,28 @@ bool Node::apply_interests() {
         }
     }
     any |= interests_.take([&](Peer& peer, std::uint8_t interests) {
-        if (interests & kConnect) connect(peer);
-        if ((interests & kReadBack) && peer.out) open_reading(*peer.out);
-        if ((interests & kRead) && peer.in) open_reading(*peer.in);
-        if (interests & kWriteBack) write_back(peer);
-        if (interests & kWrite) write_out(peer);
-        if (interests & kClose) {
-            if (peer.dialling) close_channel(std::exchange(peer.dialling, nullptr));
-            if (peer.in || peer.out) take_down(peer, "the peer was removed");
+        try {
+            apply(peer, interests);
+        } catch (const std::exception& error) {
+            if (peer.in || peer.out) return take_down(peer, error.what());
+            dial_failed(peer, {Failure::Code::unreachable, error.what(), "", ""}, false);
         }
     });
     return any;
+}
+
+// In the fixed order: a connection is opened before it is read, read before it is written, and
+// control goes before data.
+void Node::apply(Peer& peer, std::uint8_t interests) {
+    if (interests & kConnect) connect(peer);
+    if ((interests & kReadBack) && peer.out) open_reading(*peer.out);
+    if ((interests & kRead) && peer.in) open_reading(*peer.in);
+    if (interests & kWriteBack) write_back(peer);
+    if (interests & kWrite) write_out(peer);
+    if (interests & kClose) {
+        if (peer.dialling) close_channel(std::exchange(peer.dialling, nullptr));
+        if (peer.in || peer.out) take_down(peer, "the peer was removed");
+    }
 }
 
 void Node::open_reading(Channel& channel) {
@@ -87,8 +107,21 @@ void Node::connect(Peer& peer) {
         std::lock_guard lock(peer.mutex);
         address = peer.explicit_address;
     }
-    if (address.empty() && !peer.undiallable) address = peer.learned_address;
-    if (!address.empty()) return dial(peer, address, false);
+    const bool learned = address.empty();
+    if (learned && !peer.undiallable) address = peer.learned_address;
+    if (!address.empty()) {
+        dial(peer, address, false);
+        // Dialling back may meet a wall that drops without a word. The peer has reached us, so ask it
+        // for a channel as well if nothing comes of ours soon; whichever is first is used.
+        if (learned && peer.in) {
+            selector_.at(selector_.now() + std::min(kPatience, options_.connect_timeout / 4), [this, &peer] {
+                if (peer.out || !peer.in) return;
+                peer.send_back(Control::dial_me, {});
+                write_back(peer);
+            });
+        }
+        return;
+    }
     if (peer.in == nullptr) {
         return dial_failed(peer, {Failure::Code::unreachable, "no address is known for it", "", ""}, false);
     }
@@ -224,8 +257,14 @@ Channel* Node::new_channel(int fd, bool dialled) {
     auto* channel = new Channel(*this, fd, dialled);
     channel->watching = EPOLLIN;
     channel->last_written = selector_.now();
+    try {
+        selector_.watch(fd, channel->watching, channel);
+    } catch (...) {
+        delete channel;
+        close_descriptor(fd);
+        throw;
+    }
     channels_.insert(channel);
-    selector_.watch(fd, channel->watching, channel);
     channel->timer = selector_.at(selector_.now() + options_.connect_timeout, [this, channel] {
         channel->timer = 0;
         channel_failed(*channel, "no complete hand-shake in time");

@@ -74,7 +74,8 @@ void Node::start() {
         tick_due_ = selector_.now() + options_.heartbeat;
         selector_.at(tick_due_, [this] { tick(); });
     });
-    selector_.start([this] { return apply_interests(); });
+    selector_.start([this] { return apply_interests(); },
+                    [this](const char* what) { warn(0, std::string("an operation failed: ") + what); });
 }
 
 std::string Node::address() {
@@ -160,8 +161,8 @@ bool Node::close(Nanos drain) {
 
     // The selector is gone; this thread has its things now.
     if (listener_ >= 0) {
+        transport_for(listen_address_).unlisten(listen_address_, listener_);
         close_descriptor(listener_);
-        transport_for(listen_address_).unlisten(listen_address_);
     }
     listener_ = -1;
     finishing_ = false;

@@ -69,6 +69,8 @@ struct Outcome {
     std::string text;
     std::string address;
     std::string other;
+    std::uint16_t id = 0;                // duplicate: the id that two nodes have
+    std::uint64_t size = 0, limit = 0;   // too_large
     bool ok() const { return code == Code::ok; }
 };
 
@@ -142,6 +144,7 @@ class Node {
     // Sends raise from now on; rings are written out, queues are run, until the deadline; then
     // everything is joined. False when a handler is still running: the node must be kept for it.
     bool close(Nanos drain);
+    bool fresh() const { return phase_.load(std::memory_order_acquire) == Phase::fresh; }
     bool closed() const { return phase_.load(std::memory_order_acquire) >= Phase::closing; }
     // True in a child that was forked off the process that made this node. Nothing works there, and
     // the node must not even be destroyed: its threads are not there, its locks may be held.
@@ -199,8 +202,9 @@ class Node {
     // Asks for a window, if the attempt found none.
     void want_credit(Peer& peer, const Attempt& attempt);
 
-    // Messages for which no frame could be right: over the limit of either end.
+    // The largest message that both ends take.
     std::uint64_t message_limit(const Peer& peer) const;
+    Outcome too_large(const Peer& peer, std::uint64_t size) const;
 
    private:
     friend struct Channel;
@@ -224,6 +228,7 @@ class Node {
 
     // links.cpp: connections, on the selector thread
     bool apply_interests();
+    void apply(Peer& peer, std::uint8_t interests);
     void add_interest(Peer& peer, std::uint8_t interests);
     void connect(Peer& peer);
     void connect_for_peer(Peer& peer);
@@ -271,6 +276,7 @@ class Node {
     // receive.cpp: on the selector thread
     bool back_control(Peer& peer, const Header& header, std::string_view payload);
     bool forward_control(Channel& channel, Peer& peer, const Header& header, std::string_view payload);
+    std::uint32_t least_charge(std::uint16_t kind, std::uint32_t flow) const;
     Registration* registration_for(std::uint16_t kind, std::uint32_t flow);
     InFlow& in_flow(Peer& peer, std::uint32_t flow);
     void park(Peer& peer, const RunView& view);

@@ -58,7 +58,8 @@ struct Failure {
     Code code = Code::none;
     std::string text;
     std::string address;
-    std::string other;  // the address of the node that holds a duplicate id
+    std::string other;     // the address of the node that holds a duplicate id
+    std::uint16_t id = 0;  // that id
 };
 
 // A large message that wants to go out: asked, then granted or refused by the receiver.

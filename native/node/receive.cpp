@@ -74,13 +74,21 @@ void Node::queue_credit(InFlow& flow) {
 
 // --- parking ---------------------------------------------------------------------------------------
 
+// What the sender charged a message at the least: what it was told of the flow, even if that has
+// been withdrawn since.
+std::uint32_t Node::least_charge(std::uint16_t kind, std::uint32_t flow) const {
+    const Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
+    return registration && registration->kind == kind ? registration->least_charge : 0;
+}
+
+// Who gets it: the flow's registration, or whoever has the kind by now. Null: nobody.
 Registration* Node::registration_for(std::uint16_t kind, std::uint32_t flow) {
-    if (flow != 0) {
-        Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
-        if (registration && registration->kind == kind) return registration;
-        return nullptr;
+    Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
+    if (registration == nullptr || registration->kind != kind ||
+        !registration->active.load(std::memory_order_acquire)) {
+        registration = by_kind_[kind].load(std::memory_order_acquire);
     }
-    return by_kind_[kind].load(std::memory_order_acquire);
+    return registration;
 }
 
 InFlow& Node::in_flow(Peer& peer, std::uint32_t flow) {
@@ -96,7 +104,6 @@ InFlow& Node::in_flow(Peer& peer, std::uint32_t flow) {
 
 void Node::park(Peer& peer, const RunView& view) {
     Registration* registration = registration_for(view.first.kind, view.first.flow);
-    const bool known = registration != nullptr && registration->active.load(std::memory_order_acquire);
     // A flow that does not exist any more had its credit withdrawn with it.
     const std::uint32_t id = view.first.flow < flows_.size() ? view.first.flow : 0;
     InFlow& flow = in_flow(peer, id);
@@ -112,7 +119,7 @@ void Node::park(Peer& peer, const RunView& view) {
     run.charge = view.charge;
     run.flow = &flow;
     run.arrived = selector_.now();
-    if (!known) {
+    if (registration == nullptr) {
         unknown_kind_.fetch_add(view.count, std::memory_order_relaxed);
         return finish(run);
     }
@@ -521,7 +528,7 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     run.large_bytes = assembly.size;
     run.arrived = selector_.now();
     peer.assemblies.erase(found);
-    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) {
+    if (registration == nullptr) {
         unknown_kind_.fetch_add(1, std::memory_order_relaxed);
         finish(run);
     } else {

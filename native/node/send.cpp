@@ -223,6 +223,17 @@ std::uint64_t Node::message_limit(const Peer& peer) const {
     return theirs == 0 ? options_.max_message_bytes : std::min(theirs, options_.max_message_bytes);
 }
 
+Outcome Node::too_large(const Peer& peer, std::uint64_t size) const {
+    Outcome outcome;
+    outcome.code = Outcome::Code::too_large;
+    outcome.size = size;
+    outcome.limit = message_limit(peer);
+    outcome.text = "a message of " + std::to_string(size) + " bytes to node " + std::to_string(peer.id) +
+                   " is over the limit of " + std::to_string(outcome.limit) +
+                   "; raise max_message_bytes on both nodes, or send parts";
+    return outcome;
+}
+
 Outcome Node::lost(Peer& peer) {
     std::lock_guard lock(peer.mutex);
     Outcome outcome{Outcome::Code::unreachable, peer.failure.text, peer.failure.address, {}};
@@ -313,6 +324,7 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
         outcome.text = failure.text;
         outcome.address = failure.address;
         outcome.other = failure.other;
+        outcome.id = failure.id;
         switch (failure.code) {
             case Failure::Code::authentication: outcome.code = Outcome::Code::authentication; break;
             case Failure::Code::duplicate: outcome.code = Outcome::Code::duplicate; break;
@@ -331,7 +343,7 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
     if (session == 0) return wait(sending, {Status::not_connected}, interrupted);
     if (sending.session != 0 && sending.session != session) return lost(peer);
     sending.session = session;
-    if (message.size > message_limit(peer)) return {Outcome::Code::too_large, {}, {}, {}};
+    if (message.size > message_limit(peer)) return too_large(peer, message.size);
     OutFlow* flow = peer.kinds.find(kind);
     const std::uint32_t flow_id = flow ? flow->id.load(std::memory_order_relaxed) : 0;
 
@@ -351,7 +363,7 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
     });
     {
         std::lock_guard lock(peer.mutex);
-        if (peer.reservations[id].refused) outcome.code = Outcome::Code::too_large;
+        if (peer.reservations[id].refused) outcome = too_large(peer, message.size);
         peer.reservations.erase(id);
     }
 

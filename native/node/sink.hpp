@@ -12,8 +12,7 @@ class ChannelSink : public DataSink {
         : node_(node), channel_(channel), peer_(*channel.peer) {}
 
     std::uint32_t least_charge(std::uint16_t kind, std::uint32_t flow) override {
-        const Registration* registration = node_.registration_for(kind, flow);
-        return registration && flow != 0 ? registration->least_charge : 0;
+        return node_.least_charge(kind, flow);
     }
     void run(const RunView& view) override { node_.park(peer_, view); }
     bool fragment(const Header& header, std::uint64_t id, std::string_view part) override {

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/wait.hpp"
 
@@ -73,7 +74,12 @@ void Scheduler::work(Worker& worker) {
         task.state_.store(Task::running, std::memory_order_seq_cst);
         lock.unlock();
 
-        const bool more = task.run_slice(now + kSlice);
+        bool more = false;
+        try {
+            more = task.run_slice(now + kSlice);
+        } catch (const std::exception&) {
+            failed_slices_.fetch_add(1, std::memory_order_relaxed);  // out of memory: the thread lives on
+        }
         slices_.fetch_add(1, std::memory_order_relaxed);
 
         lock.lock();

@@ -96,7 +96,7 @@ class Scheduler {
     std::deque<Worker> workers_;
     int running_ = 0, blocked_ = 0, waiting_ = 0;
     bool stopping_ = false;
-    std::atomic<std::uint64_t> slices_{0}, refused_{0};
+    std::atomic<std::uint64_t> slices_{0}, refused_{0}, failed_slices_{0};
 };
 
 }  // namespace antiphon

@@ -49,8 +49,18 @@ Selector::~Selector() {
     if (wake_ >= 0) close_descriptor(wake_);
 }
 
-void Selector::start(std::function<bool()> bulk) {
+template <typename Call>
+void Selector::guarded(Call&& call) {
+    try {
+        call();
+    } catch (const std::exception& error) {
+        failed_(error.what());
+    }
+}
+
+void Selector::start(std::function<bool()> bulk, std::function<void(const char*)> failed) {
     bulk_ = std::move(bulk);
+    failed_ = std::move(failed);
     now_ = now_ns();
     thread_ = std::thread([this] { loop(); });
 }
@@ -112,7 +122,7 @@ bool Selector::run_posted() {
         std::lock_guard lock(mutex_);
         calls.swap(posted_);
     }
-    for (auto& call : calls) call();
+    for (auto& call : calls) guarded(call);
     return !calls.empty();
 }
 
@@ -120,7 +130,7 @@ void Selector::run_timers() {
     while (!timers_.empty() && timers_.begin()->first <= now_) {
         auto call = std::move(timers_.begin()->second.second);
         timers_.erase(timers_.begin());
-        call();
+        guarded(call);
     }
 }
 
@@ -133,13 +143,15 @@ void Selector::loop() {
         now_ = now_ns();
         run_posted();
         run_timers();
-        bool busy = bulk_();
+        bool busy = false;
+        guarded([&] { busy = bulk_(); });
         Nanos timeout = 0;
         if (!busy) {
             // Say that we sleep, then look once more: whoever left work before we said so is found
             // here, whoever comes after sees the flag and writes to the eventfd.
             asleep_.store(true, std::memory_order_seq_cst);
-            busy = bulk_() || run_posted() || stopping_.load(std::memory_order_seq_cst);
+            guarded([&] { busy = bulk_(); });
+            busy = run_posted() || busy || stopping_.load(std::memory_order_seq_cst);
         }
         if (!busy) {
             timeout = -1;
@@ -156,7 +168,7 @@ void Selector::loop() {
                 std::uint64_t drained;
                 [[maybe_unused]] ssize_t ignored = read(wake_, &drained, sizeof drained);
             } else if (std::find(gone_.begin(), gone_.end(), watcher) == gone_.end()) {
-                watcher->ready(events[i].events);
+                guarded([&] { watcher->ready(events[i].events); });
             }
         }
     }

@@ -31,7 +31,8 @@ class Selector {
     ~Selector();
 
     // `bulk` is called before every sleep and returns true when it must be called again at once.
-    void start(std::function<bool()> bulk);
+    // What one call, timer or watcher throws goes to `failed`; the loop goes on.
+    void start(std::function<bool()> bulk, std::function<void(const char*)> failed);
     // The loop ends after its current turn. Joins, unless called on the selector thread itself.
     void stop();
 
@@ -60,7 +61,11 @@ class Selector {
 
     int epoll_ = -1, wake_ = -1;
     bool precise_ = false;
+    template <typename Call>
+    void guarded(Call&& call);
+
     std::function<bool()> bulk_;
+    std::function<void(const char*)> failed_;
     std::thread thread_;
     // Stored by the loop before it sleeps, then everything is looked at once more; exchanged by the
     // thread that brings work after it has left the work. Both sequentially consistent.

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 #include "base/descriptors.hpp"
 
@@ -59,7 +61,7 @@ class Tcp : public Transport {
         address.port = Address::parse(bound.text()).port;
         return fd;
     }
-    void unlisten(const Address&) override {}
+    void unlisten(const Address&, int) override {}
     int dial(const Address&, const Endpoint& endpoint, BufferSizes sizes) override {
         const int fd = stream_socket(endpoint.storage.ss_family);
         if (fd < 0) return -1;
@@ -99,18 +101,36 @@ class Unix : public Tcp {
             if (fd < 0) fail(fd, "socket");
             if (bind(fd, reinterpret_cast<const sockaddr*>(&endpoint.storage), endpoint.length) == 0) {
                 if (::listen(fd, kBacklog) != 0) fail(fd, "listen on " + address.text());
+                struct stat made;
+                if (stat(address.host.c_str(), &made) == 0) {
+                    std::lock_guard lock(mutex_);
+                    files_[fd] = {made.st_dev, made.st_ino};
+                }
                 return fd;
             }
-            // A socket file outlives its process. If nobody answers behind it, it is in the way.
-            if (errno != EADDRINUSE || attempt != 0 || answers(endpoint)) {
-                errno = errno == 0 ? EADDRINUSE : errno;
+            // A socket file outlives its process. If nobody answers behind it, it is in the way;
+            // a file that is no socket is somebody's, and stays.
+            struct stat there;
+            if (errno != EADDRINUSE || attempt != 0 || stat(address.host.c_str(), &there) != 0 ||
+                !S_ISSOCK(there.st_mode) || answers(endpoint)) {
+                errno = EADDRINUSE;
                 fail(fd, "listen on " + address.text());
             }
             close_descriptor(fd);
             unlink(address.host.c_str());
         }
     }
-    void unlisten(const Address& address) override { unlink(address.host.c_str()); }
+    // Only the file that this listener made: somebody may have put another one there.
+    void unlisten(const Address& address, int listener) override {
+        std::lock_guard lock(mutex_);
+        const auto found = files_.find(listener);
+        if (found == files_.end()) return;
+        struct stat now;
+        if (stat(address.host.c_str(), &now) == 0 && File{now.st_dev, now.st_ino} == found->second) {
+            unlink(address.host.c_str());
+        }
+        files_.erase(found);
+    }
     int dial(const Address&, const Endpoint& endpoint, BufferSizes sizes) override {
         const int fd = stream_socket(AF_UNIX);
         if (fd < 0) return -1;
@@ -122,6 +142,10 @@ class Unix : public Tcp {
     }
 
    private:
+    using File = std::pair<dev_t, ino_t>;
+    std::mutex mutex_;
+    std::map<int, File> files_;  // what each listener has put into the file system
+
     static bool answers(const Endpoint& endpoint) {
         const int fd = stream_socket(AF_UNIX);
         if (fd < 0) return true;
@@ -152,7 +176,7 @@ class InProcess : public Transport {
         }
         return pair[0];
     }
-    void unlisten(const Address& address) override {
+    void unlisten(const Address& address, int) override {
         std::lock_guard lock(mutex_);
         const auto found = doors_.find(address.host);
         if (found == doors_.end()) return;

@@ -21,8 +21,8 @@ class Transport {
     // A listening descriptor (non-blocking, close-on-exec); `address` becomes the bound one. Throws
     // std::system_error.
     virtual int listen(Address& address) = 0;
-    // Undoes what listen() left behind apart from the descriptor. Idempotent.
-    virtual void unlisten(const Address& address) = 0;
+    // Undoes what listen() left behind apart from the descriptor, which is still open. Idempotent.
+    virtual void unlisten(const Address& address, int listener) = 0;
     // A descriptor whose connect is done or under way; -1 with errno. Never blocks.
     virtual int dial(const Address& address, const Endpoint& endpoint, BufferSizes sizes) = 0;
     // The next waiting connection, or -1 with errno. Never blocks.

@@ -145,8 +145,8 @@ inline unsigned seconds_per_test() { return full() ? 1200u : 60u * kSlower; }
 
 #define CHECK_EQUAL(a, b)                                                                          \
     do {                                                                                           \
-        const auto& check_a = (a);                                                                 \
-        const auto& check_b = (b);                                                                 \
+        const auto check_a = (a);                                                                  \
+        const auto check_b = (b);                                                                  \
         if (!check::same(check_a, check_b)) {                                                      \
             check::fail(__FILE__, __LINE__, std::string(#a " is ") + check::show(check_a) + ", not " #b \
                                                 " = " + check::show(check_b));                     \

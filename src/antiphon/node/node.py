@@ -63,6 +63,9 @@ class Registration:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Registration belongs to its node; make one with on() in each process")
+
 
 class Node(NodeCore):
     """One process among others, known by a 16-bit number.

@@ -1,0 +1,190 @@
+"""The documentation keeps its word: its code runs, its links lead on, its lists are complete.
+
+Each page is run in an empty folder, its blocks in order:
+
+- ``python run`` and ``bash run`` are run, each as a process of its own;
+- any language with ``file=NAME`` is written to that file first;
+- ``text output`` is what the block before it prints, ``...`` standing for anything.
+
+A Python block without one of these marks needs a comment before it that says why it is not run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon import errors
+from antiphon.cli.components import COMPONENTS
+from antiphon.node.statistics import ConnectionInfo, FlowInfo, KindStatistics, NodeStatistics
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+NOT_RUN = re.compile(r"<!-- not run: .+ -->")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+NEEDS = re.compile(r"<!-- needs: ([a-z-]+) -->")
+
+
+@dataclass
+class Block:
+    """A fenced block: its info string's words, its text, and the line before it."""
+
+    line: int
+    words: list[str]
+    text: str
+    before: str
+
+    @property
+    def file(self) -> str | None:
+        return next((word.removeprefix("file=") for word in self.words if "file=" in word), None)
+
+
+def blocks(text: str) -> Iterator[Block]:
+    before, inside = "", None
+    for number, line in enumerate(text.splitlines(), 1):
+        if inside is not None and line.strip() == "```":
+            yield inside
+            before, inside = "", None
+        elif inside is not None:
+            inside.text += line + "\n"
+        elif line.startswith("```"):
+            inside = Block(number, line[3:].split(), "", before)
+        elif line.strip():
+            before = line
+    assert inside is None, "a block is not closed"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def run(block: Block, folder: Path) -> str:
+    language = block.words[0]
+    if language == "python":
+        script = folder / f"block_{block.line}.py"
+        script.write_text(block.text)
+        command = [sys.executable, "-W", "error", str(script)]
+    else:
+        command = ["bash", "-euo", "pipefail", "-c", block.text]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert done.returncode == 0, f"line {block.line}: {done.stdout}{done.stderr}"
+    assert done.stderr == "", f"line {block.line} writes to standard error: {done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_code_on_the_page_runs(page: Path, tmp_path: Path, need: pytest.FixtureRequest) -> None:
+    text = page.read_text()
+    for component in NEEDS.findall(text):
+        need(component)  # type: ignore[operator]
+    checker = doctest.OutputChecker()
+    output: str | None = None
+    for block in blocks(text):
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text)
+        elif "run" in block.words:
+            output = run(block, tmp_path)
+        elif block.words == ["text", "output"]:
+            assert output is not None, f"line {block.line}: nothing was run before it"
+            assert checker.check_output(block.text, output, doctest.ELLIPSIS), (
+                f"line {block.line} promises\n{block.text}but this came:\n{output}"
+            )
+            output = None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_that_is_not_run_says_why(page: Path) -> None:
+    silent = [
+        block.line
+        for block in blocks(page.read_text())
+        if block.words[:1] == ["python"]
+        and "run" not in block.words
+        and block.file is None
+        and not NOT_RUN.fullmatch(block.before)
+    ]
+    assert not silent, f"lines {silent}: mark them 'run', or write <!-- not run: why --> before"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(page.read_text()):
+        path, _, _ = target.partition("#")
+        if "://" not in path and path and not (page.parent / path).exists():
+            broken.append(target)
+    assert not broken
+
+
+def documented(page: str) -> set[str]:
+    """Every name that stands in backquotes on a page, outside its blocks of code."""
+    prose = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    return set(re.findall(r"[A-Za-z_][A-Za-z_0-9]*", " ".join(re.findall(r"`([^`\n]+)`", prose))))
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [antiphon.NodeConfig, NodeStatistics, ConnectionInfo, FlowInfo, KindStatistics],
+    ids=lambda cls: cls.__name__,
+)
+def test_the_reference_names_every_field(cls: type) -> None:
+    fields = {field.name for field in dataclasses.fields(cls)}
+    assert not fields - documented("docs/reference/node.md")
+
+
+def test_the_reference_names_every_public_method() -> None:
+    known = documented("docs/reference/node.md")
+    for cls in (antiphon.Node, antiphon.Inbox, antiphon.Batch):
+        public = {name for name in dir(cls) if not name.startswith("_")}
+        assert not public - known, cls
+
+
+def test_the_reference_names_every_error() -> None:
+    assert not set(errors.__all__) - documented("docs/reference/node.md")
+
+
+def test_the_wire_page_names_every_control_kind_with_its_number() -> None:
+    layout = (ROOT / "native/frames/layout.hpp").read_text()
+    enumeration = re.search(r"enum class Control.*?\{(.*?)\};", layout, re.DOTALL)
+    assert enumeration is not None
+    kinds = re.findall(r"^\s*(\w+) = (\d+),", enumeration[1], re.MULTILINE)
+    assert len(kinds) > 15
+    page = (ROOT / "docs/reference/wire.md").read_text()
+    missing = [name for name, number in kinds if f"| {number} | `{name}` |" not in page]
+    assert not missing
+
+
+def test_every_mutex_of_the_core_is_in_the_list_of_locks() -> None:
+    page = (ROOT / "LOCKS.md").read_text()
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "native").rglob("*.[hc]pp"))
+        if "tests" not in path.parts
+        for name in re.findall(r"^\s*(?:static )?std::mutex (\w+)", path.read_text(), re.MULTILINE)
+        if not re.search(rf"`[^`]*\b{name}`[^|]*\|[^|]*`{path.relative_to(ROOT / 'native')}`", page)
+    ]
+    assert not missing, "name them in LOCKS.md with their file, and say what may be held"
+
+
+def test_the_readme_lists_what_can_be_installed() -> None:
+    text = (ROOT / "README.md").read_text()
+    unnamed = [name for name in COMPONENTS if name not in text and name not in ("java", "netns")]
+    assert not unnamed
