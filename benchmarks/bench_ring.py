@@ -1,8 +1,8 @@
 """What the core's structures cost, one step at a time: the outgoing ring, the parser of frames.
 
-They are driven through the probes that the tests use, so every figure holds one call from Python
-and one copy that the real path does not make; the first line says how much an empty call is. For
-comparing two builds, not for adding up.
+They are driven through the probes that the tests use. So a step of the ring holds two calls from
+Python, and a parsed message holds the tuple that the probe records; the real path has neither. The
+first line says how much an empty call is. For comparing two builds, not for adding up.
 
     python benchmarks/bench_ring.py [--seconds S]
 """

@@ -37,8 +37,8 @@ Inbox::~Inbox() {
         new std::shared_ptr<Registration>(std::move(registration_));
         return;
     }
-    registration_->queue->end(slice_);
     if (begun_) node_->finish(run_);
+    registration_->queue->end(slice_);
 }
 
 std::uint64_t Inbox::pending() const {
@@ -64,9 +64,9 @@ Reference Inbox::take(Reference& source) {
     if (left == 0) {
         node_->finish(run_);
         begun_ = false;
-        registration_->queue->settle(slice_);
+        registration_->queue->done(slice_);
     } else if (left % kMessagesPerCredit == 0) {
-        node_->progress(run_, run_.last - left);
+        node_->progress(run_, run_.size() - left);
     }
     return payload;
 }

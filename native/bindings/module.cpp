@@ -182,7 +182,7 @@ nb::list peer_list(NodeCore& core) {
     for (const PeerStatistics& s : all) {
         nb::dict d;
         d["id"] = s.id;
-        d["address"] = s.address;
+        d["address"] = nb::steal(PyUnicode_DecodeUTF8(s.address.data(), static_cast<Py_ssize_t>(s.address.size()), "replace"));
         d["incarnation"] = s.incarnation;
         d["sending"] = s.sending;
         d["receiving"] = s.receiving;
@@ -296,7 +296,9 @@ NB_MODULE(_core, m) {
     });
 
     nb::class_<Handle>(m, "Handle")
-        .def("close", &Handle::close)
+        .def("close", [](Handle& self) {
+            if (!self.close()) throw nb::python_error();
+        })
         .def_prop_ro("active", &Handle::active)
         .def("statistics", [](const Handle& self) { return registration_dict(self.registration(), &self.handler()); });
 
@@ -328,7 +330,11 @@ NB_MODULE(_core, m) {
             },
             "options"_a, "kind_of"_a, "encode"_a)
         .def("_start", &NodeCore::start)
-        .def("_close", &NodeCore::close, "drain"_a)
+        .def("_close", [](NodeCore& self, double drain) {
+            const bool clean = self.close(drain);
+            if (PyErr_Occurred()) throw nb::python_error();
+            return clean;
+        }, "drain"_a)
         .def(
             "_on",
             [](NodeCore& self, std::uint16_t kind, nb::handle call, nb::handle decode, nb::handle on_error, bool batch,

@@ -71,23 +71,37 @@ int read_kind(PyObject* kind) {
 
 // --- handles ---------------------------------------------------------------------------------------
 
-void Handle::close() {
+bool Handle::close() {
     std::vector<std::shared_ptr<HandlerTask>> tasks;
     tasks.swap(tasks_);
-    if (tasks.empty()) return;
+    if (tasks.empty()) return true;
+    bool raised = false;
     {
         Released released;
         node_->remove_registration(registration_);
         registration_->queue->set_on_ready(nullptr);
-        for (auto& task : tasks) node_->scheduler().forget(*task);
-        // A handler may close its own registration: its task is still in use then.
-        if (Scheduler::on_scheduler_thread()) {
-            retired_.swap(tasks);
-        } else {
+        bool ended = !Scheduler::on_scheduler_thread();
+        const Interrupted* interrupted = released.interrupted();
+        for (auto& task : tasks) {
+            for (;;) {
+                const Nanos point = interrupted ? now_ns() + 100 * kMillisecond : kNever;
+                if (node_->scheduler().forget(*task, point)) break;
+                if (interrupted && (*interrupted)()) {
+                    raised = true;
+                    ended = false;
+                    break;
+                }
+            }
+        }
+        // A handler may close its own registration, or be left running: its task is in use then.
+        if (ended) {
             tasks.clear();
+        } else {
+            retired_.swap(tasks);
         }
     }
     drop();
+    return !raised;
 }
 
 void Handle::drop() {
@@ -130,7 +144,7 @@ bool NodeCore::close(double drain) {
     bool clean;
     {
         Released released;
-        clean = node_->close(seconds_to_ns(drain));
+        clean = node_->close(seconds_to_ns(drain), released.interrupted());
     }
     events_->set_call({});
     if (!clean && !kept_) {
@@ -147,8 +161,6 @@ bool NodeCore::close(double drain) {
 
 std::shared_ptr<Handle> NodeCore::on(std::uint16_t kind, Reference call, Reference decode, Reference on_error,
                                      bool batch, int tasks, std::uint64_t capacity, WhenFull when_full) {
-    auto registration = node_->add_registration(kind, capacity, when_full);
-    if (!registration) return nullptr;
     auto handler = std::make_shared<Handler>();
     handler->call = std::move(call);
     handler->decode = std::move(decode);
@@ -156,18 +168,20 @@ std::shared_ptr<Handle> NodeCore::on(std::uint16_t kind, Reference call, Referen
     handler->batch = batch;
     handler->kind = kind;
     std::vector<std::shared_ptr<HandlerTask>> all;
-    std::vector<HandlerTask*> raw;
-    for (int i = 0; i < tasks; ++i) {
-        all.push_back(std::make_shared<HandlerTask>(node_, registration, handler));
-        raw.push_back(all.back().get());
-    }
-    Node* node = node_.get();
-    registration->queue->set_on_ready([node, raw] {
-        for (HandlerTask* task : raw) node->scheduler().notify(*task);
+    auto registration = node_->add_registration(kind, capacity, when_full, [&](const auto& made) {
+        std::vector<HandlerTask*> raw;
+        for (int i = 0; i < tasks; ++i) {
+            all.push_back(std::make_shared<HandlerTask>(node_, made, handler));
+            raw.push_back(all.back().get());
+        }
+        made->queue->set_on_ready([node = node_.get(), raw] {
+            for (HandlerTask* task : raw) node->scheduler().notify(*task);
+        });
     });
+    if (!registration) return nullptr;
     auto handle = std::make_shared<Handle>(node_, registration, handler, std::move(all));
     if (!Scheduler::on_scheduler_thread()) {
-        std::erase_if(handles_, [](const auto& known) { return !known->active(); });
+        std::erase_if(handles_, [](const auto& known) { return !known->active() && !known->retired(); });
     }
     handles_.push_back(handle);
     return handle;
@@ -239,9 +253,14 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
         if (attempt.status == Status::no_credit) node_->want_credit(peer, attempt);
         if (attempt.status == Status::large) {
             // A large message goes in steps that wait for each other; it is not for try_send.
-            return raise("MessageTooLarge",
-                         "try_send takes messages of up to a quarter of the ring and of the flow's window; use send",
-                         facts("{sn}", "size", static_cast<Py_ssize_t>(message.size)));
+            const std::uint32_t window = attempt.flow->window.load(std::memory_order_acquire);
+            const std::uint32_t frame = std::min(peer.max_frame.load(std::memory_order_relaxed),
+                                                 window == 0 ? UINT32_MAX : window / 4);
+            Outcome outcome = node_->too_large(peer, message.size);
+            outcome.limit = frame > kHeaderBytes ? frame - kHeaderBytes : 0;
+            outcome.text = "try_send takes messages of up to " + std::to_string(outcome.limit) +
+                           " bytes, a quarter of the ring and of the flow's window; use send";
+            return raise_outcome(outcome, peer.id, kind, 0, 0);
         }
         return Py_NewRef(Py_False);
     }
@@ -251,8 +270,9 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
         Released released;
         for (;;) {
             if (attempt.status == Status::large) {
+                sending.went = false;
                 outcome = node_->send_large(sending, user_kind, message, released.interrupted());
-                if (!outcome.ok() || sending.session != 0) break;
+                if (!outcome.ok() || sending.went) break;
             } else {
                 outcome = node_->wait(sending, attempt, released.interrupted());
                 if (!outcome.ok()) break;
@@ -341,9 +361,9 @@ bool NodeCore::send_spans(Peer& peer, int kind, const Message* messages, std::si
         {
             Released released;
             if (attempt.status == Status::large) {
+                sending.went = false;
                 outcome = node_->send_large(sending, user_kind, messages[at], released.interrupted());
-                // Without a session it has only waited for one.
-                if (outcome.ok() && sending.session != 0) ++at;
+                if (outcome.ok() && sending.went) ++at;
             } else {
                 outcome = node_->wait(sending, attempt, released.interrupted());
             }

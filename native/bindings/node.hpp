@@ -20,12 +20,14 @@ class Handle {
           registration_(std::move(registration)),
           handler_(std::move(handler)),
           tasks_(std::move(tasks)) {}
-    // With the interpreter's lock, which it lets go while a running slice ends.
-    void close();
+    // With the interpreter's lock, which it lets go while a running slice ends. False with an
+    // exception set when a signal handler raised meanwhile.
+    bool close();
     void drop();  // the node is closed: lets go of the handler
 
     const Handler& handler() const { return *handler_; }
     const Registration& registration() const { return *registration_; }
+    bool retired() const { return !retired_.empty(); }
     bool active() const { return registration_->active.load(std::memory_order_relaxed); }
 
    private:

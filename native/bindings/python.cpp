@@ -29,6 +29,14 @@ void take_lock(PyThreadState* state) {
     }
 }
 
+PyObject* call_python(PyObject* callable, PyObject* const* arguments, std::size_t flags) {
+    try {
+        return PyObject_Vectorcall(callable, arguments, flags, nullptr);
+    } catch (abi::__forced_unwind&) {
+        for (;;) pause();
+    }
+}
+
 void remember_main_thread() {
     // The module may be imported by another thread; only `threading` knows which one is the main.
     Reference module = Reference::steal(PyImport_ImportModule("threading"));
@@ -77,11 +85,20 @@ Reference facts(const char* format, ...) {
     return made;
 }
 
+namespace {
+
+// What a peer says may be anything.
+PyObject* to_text(const std::string& text) {
+    return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+}
+
+}  // namespace
+
 PyObject* raise(const char* name, const std::string& text, Reference facts) {
     Reference errors = Reference::steal(PyImport_ImportModule("antiphon.errors"));
     if (!errors) return nullptr;
     Reference type = Reference::steal(PyObject_GetAttrString(errors.get(), name));
-    Reference arguments = Reference::steal(Py_BuildValue("(s)", text.c_str()));
+    Reference arguments = Reference::steal(Py_BuildValue("(N)", to_text(text)));
     if (!type || !arguments) return nullptr;
     Reference error = Reference::steal(PyObject_Call(type.get(), arguments.get(), facts.get()));
     if (error) PyErr_SetObject(type.get(), error.get());
@@ -116,16 +133,16 @@ PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Na
                                static_cast<Py_ssize_t>(sent)));
         case Outcome::Code::unreachable:
             return raise("PeerUnreachable", at + " cannot be reached: " + outcome.text,
-                         facts("{sissss}", "peer", peer, "address", outcome.address.c_str(), "reason",
-                               outcome.text.c_str()));
+                         facts("{sisNsN}", "peer", peer, "address", to_text(outcome.address), "reason",
+                               to_text(outcome.text)));
         case Outcome::Code::authentication:
             return raise("AuthenticationFailed", at + ": " + outcome.text + "; give both nodes the same secret",
-                         facts("{sissss}", "peer", peer, "address", outcome.address.c_str(), "reason",
-                               outcome.text.c_str()));
+                         facts("{sisNsN}", "peer", peer, "address", to_text(outcome.address), "reason",
+                               to_text(outcome.text)));
         case Outcome::Code::duplicate:
             return raise("DuplicateNode", outcome.text + "; give one of them another id",
-                         facts("{sissss}", "id", outcome.id, "address", outcome.address.c_str(), "other",
-                               outcome.other.c_str()));
+                         facts("{sisNsN}", "id", outcome.id, "address", to_text(outcome.address), "other",
+                               to_text(outcome.other)));
         case Outcome::Code::protocol:
             return raise("ProtocolError", at + ": " + outcome.text + "; use versions that overlap",
                          facts("{si}", "peer", peer));

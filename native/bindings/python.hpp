@@ -41,6 +41,10 @@ class Reference {
 // throw and that would touch Python without the lock. Such a thread is parked for good instead.
 void take_lock(PyThreadState* state);
 
+// PyObject_Vectorcall for threads of ours, which CPython may make exit inside the call for the same
+// reason: they are parked as well.
+PyObject* call_python(PyObject* callable, PyObject* const* arguments, std::size_t flags);
+
 // Lets go of the interpreter's lock while it lives. On the main thread, interrupted() takes it back
 // for a moment to run signal handlers; true when one of them raised.
 class Released {

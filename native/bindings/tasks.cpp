@@ -45,8 +45,7 @@ void call(const Calls& handler, PyObject* source, std::uint16_t id, Reference da
     }
     if (data) {
         PyObject* arguments[] = {nullptr, source, data.get()};
-        PyObject* result = PyObject_Vectorcall(handler.call.get(), arguments + 1,
-                                               2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+        PyObject* result = call_python(handler.call.get(), arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET);
         if (result != nullptr) {
             Py_DECREF(result);
             return;
@@ -60,13 +59,11 @@ void call(const Calls& handler, PyObject* source, std::uint16_t id, Reference da
 
 HandlerTask::~HandlerTask() {
     if (begun_) node_->finish(run_);
-    if (open_) registration_->queue->end(slice_);
+    registration_->queue->end(slice_);
 }
 
 bool HandlerTask::run_slice(Nanos until) {
     TaskQueue& queue = *registration_->queue;
-    if (!open_) queue.begin(slice_);
-    open_ = true;
     // The interpreter's lock is taken once per slice, and only when there is something to hand over.
     if (begun_ || queue.pop(run_, slice_)) {
         Entered entered;
@@ -81,10 +78,7 @@ bool HandlerTask::run_slice(Nanos until) {
         } while (now_ns() < until && queue.pop(run_, slice_));
         handler_->busy_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - began), std::memory_order_relaxed);
     }
-    if (begun_) return true;
-    queue.end(slice_);
-    open_ = false;
-    return !queue.empty();
+    return begun_ || !queue.empty();
 }
 
 // Hands messages of the current run to the handler until the run or the slice ends.
@@ -124,10 +118,11 @@ void HandlerTask::handle(Nanos until) {
     handler.calls.fetch_add(calls, std::memory_order_relaxed);
     handler.failed.fetch_add(failed, std::memory_order_relaxed);
     if (left != 0 && !queue.closed()) {
-        node_->progress(run_, run_.last - left);
+        node_->progress(run_, run_.size() - left);
     } else {
         node_->finish(run_);
         begun_ = false;
+        registration_->queue->done(slice_);
     }
 }
 
@@ -155,8 +150,15 @@ bool EventTask::run_slice(Nanos until) {
         }
         if (!call_) continue;
         Reference call = Reference::share(call_.get());
-        Reference done = Reference::steal(PyObject_CallFunction(call.get(), "iis", static_cast<int>(event.type),
-                                                                event.peer, event.reason.c_str()));
+        Reference type = Reference::steal(PyLong_FromLong(static_cast<long>(event.type)));
+        Reference peer = Reference::steal(PyLong_FromLong(event.peer));
+        Reference reason = Reference::steal(PyUnicode_DecodeUTF8(
+            event.reason.data(), static_cast<Py_ssize_t>(event.reason.size()), "replace"));
+        PyObject* arguments[] = {nullptr, type.get(), peer.get(), reason.get()};
+        Reference done;
+        if (type && peer && reason) {
+            done = Reference::steal(call_python(call.get(), arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET));
+        }
         if (!done) PyErr_WriteUnraisable(call.get());
     }
 }

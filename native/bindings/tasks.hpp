@@ -24,7 +24,9 @@ class HandlerTask : public Task {
    public:
     HandlerTask(std::shared_ptr<Node> node, std::shared_ptr<Registration> registration,
                 std::shared_ptr<Handler> handler)
-        : node_(std::move(node)), registration_(std::move(registration)), handler_(std::move(handler)) {}
+        : node_(std::move(node)), registration_(std::move(registration)), handler_(std::move(handler)) {
+        registration_->queue->begin(slice_);
+    }
     ~HandlerTask() override;
     bool run_slice(Nanos until) override;
 
@@ -37,9 +39,7 @@ class HandlerTask : public Task {
     Run run_;  // begun and not finished
     RunCursor cursor_;
     bool begun_ = false;
-    // Open from the first run until a slice ends with none begun: a flush waits for a begun run too.
     TaskQueue::Slice slice_;
-    bool open_ = false;
 };
 
 // Connections that came and went, in order, one at a time.

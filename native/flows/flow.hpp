@@ -85,7 +85,10 @@ struct InFlow {
 
     Peer* const peer;
     Registration* const registration;  // null for flow 0, which carries kinds without a registration
-    std::uint32_t window = 0;          // the selector's: what this sender may have on its way
+    // The selector's: what this sender may have on its way, the most that it ever might in this
+    // session, and what it has, as far as it can know.
+    std::uint32_t window = 0, largest_window = 0;
+    std::uint64_t outstanding = 0;
     // Written by the selector with the window, read by handlers.
     std::atomic<std::uint32_t> unit{1};
     // Bytes handled and not yet given back, in the session they came in.

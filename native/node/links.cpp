@@ -31,6 +31,11 @@ constexpr Nanos kFirstBackOff = 20 * kMillisecond, kLongestBackOff = kSecond;
 constexpr Nanos kPatience = 250 * kMillisecond;  // with a dial back
 constexpr std::size_t kBackBuffer = 16 << 10;
 
+std::size_t lane_bytes(Peer& peer, const std::string& lane) {
+    std::lock_guard lock(peer.mutex);
+    return lane.size();
+}
+
 std::string error_text(int error) { return std::strerror(error); }
 
 }  // namespace
@@ -86,6 +91,13 @@ void Node::open_reading(Channel& channel) {
     if (channel.paused || (channel.watching & EPOLLIN)) return;
     channel.watching |= EPOLLIN;
     selector_.change(channel.fd, channel.watching, &channel);
+}
+
+// Takes the socket out of the set altogether: a peer that hangs up would be reported on every turn.
+void Node::pause_reading(Channel& channel) {
+    channel.paused = true;
+    channel.watching &= ~std::uint32_t{EPOLLIN};
+    selector_.pause(channel.fd);
 }
 
 void Node::want_writable(Channel& channel, bool wanted) {
@@ -169,16 +181,16 @@ void Node::dial(Peer& peer, const std::string& text, bool yours) {
         return dial_endpoints(peer, text, resolve(address, error), yours);
     }
     peer.resolving = true;
-    ask_helper([this, &peer, address, text, yours] {
-        auto error = std::make_shared<std::string>();
-        auto endpoints = std::make_shared<std::vector<Endpoint>>(resolve(address, *error));
-        selector_.post([this, &peer, text, yours, endpoints, error] {
+    helper_.ask([this, &peer, address, text, yours]() -> std::function<void()> {
+        std::string error;
+        std::vector<Endpoint> endpoints = resolve(address, error);  // touches nothing of the node
+        return [this, &peer, text, yours, endpoints, error] {
             peer.resolving = false;
-            if (endpoints->empty()) {
-                return dial_failed(peer, {Failure::Code::unreachable, *error, text, ""}, false);
+            if (endpoints.empty()) {
+                return dial_failed(peer, {Failure::Code::unreachable, error, text, ""}, false);
             }
-            dial_endpoints(peer, text, std::move(*endpoints), yours);
-        });
+            dial_endpoints(peer, text, endpoints, yours);
+        };
     });
 }
 
@@ -424,7 +436,7 @@ void Node::channel_ready(Channel& channel, std::uint32_t events) {
         if (channels_.count(&channel) == 0) return;
     }
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-        if (channel.paused && !(events & (EPOLLHUP | EPOLLERR))) return;
+        if (channel.paused) return;
         if (channel.parser) {
             read_data(channel);
         } else {
@@ -466,6 +478,9 @@ void Node::read_control(Channel& channel) {
         }
     }
     channel.control_in.erase(0, at);
+    if (channel.state == Channel::State::open && lane_bytes(*channel.peer, channel.peer->forward) > kMaxLane) {
+        return channel_failed(channel, "it asks and does not read the answers");
+    }
     if (channel.parser && !channel.control_in.empty()) {
         protocol_errors_.fetch_add(1, std::memory_order_relaxed);
         channel_failed(channel, "protocol error: data before the connection was ready");
@@ -481,11 +496,8 @@ void Node::read_data(Channel& channel) {
         std::size_t room;
         if (!channel.parser->prepare(*pool_, at, room)) {
             starvations_.fetch_add(1, std::memory_order_relaxed);
-            channel.paused = true;
             starved_.push_back(&channel);
-            channel.watching &= ~std::uint32_t{EPOLLIN};
-            selector_.change(channel.fd, channel.watching, &channel);
-            return;
+            return pause_reading(channel);
         }
         const ssize_t got = recv(channel.fd, at, room, MSG_DONTWAIT);
         if (got <= 0) {
@@ -501,6 +513,9 @@ void Node::read_data(Channel& channel) {
         if (!fine) {
             protocol_errors_.fetch_add(1, std::memory_order_relaxed);
             return channel_failed(channel, "protocol error: " + channel.parser->error());
+        }
+        if (channel.farewell.empty() && lane_bytes(peer, peer.back) > kMaxLane) {
+            channel.farewell = "it asks and does not read the answers";
         }
         if (!channel.farewell.empty()) return channel_failed(channel, std::string(channel.farewell));
         read += bytes;
@@ -749,30 +764,6 @@ void Node::check_drained() {
     std::lock_guard drained(close_mutex_);
     is_drained_ = true;
     drained_.notify_all();
-}
-
-// --- the helper ------------------------------------------------------------------------------------
-
-void Node::ask_helper(std::function<void()> job) {
-    std::lock_guard lock(helper_mutex_);
-    helper_jobs_.push_back(std::move(job));
-    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
-    helper_work_.notify_one();
-}
-
-void Node::help() {
-    std::unique_lock lock(helper_mutex_);
-    while (!helper_stops_) {
-        if (helper_jobs_.empty()) {
-            helper_work_.wait(lock);
-            continue;
-        }
-        auto job = std::move(helper_jobs_.front());
-        helper_jobs_.pop_front();
-        lock.unlock();
-        job();
-        lock.lock();
-    }
 }
 
 }  // namespace antiphon

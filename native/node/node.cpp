@@ -84,8 +84,21 @@ std::string Node::address() {
     return listener_ >= 0 || closed() ? listen_address_.text() : options_.listen;
 }
 
-bool Node::close(Nanos drain) {
-    const Nanos until = now_ns() + drain;
+bool Node::close(Nanos drain, const Interrupted* interrupted) {
+    Nanos until = now_ns() + drain;
+    bool hurried = false;
+    // Calls wait(point) until it is true, the deadline has passed, or somebody is out of patience.
+    auto patiently = [&](Nanos& deadline, const std::function<bool(Nanos)>& wait) {
+        for (;;) {
+            const Nanos now = now_ns();
+            if (wait(interrupted ? std::min(deadline, now + 100 * kMillisecond) : deadline)) return true;
+            if (interrupted && (*interrupted)()) {
+                hurried = true;
+                deadline = until = 0;
+            }
+            if (now_ns() >= deadline) return false;
+        }
+    };
     Phase phase = Phase::running;
     if (!phase_.compare_exchange_strong(phase, Phase::draining)) {
         if (phase == Phase::fresh && phase_.compare_exchange_strong(phase, Phase::closed)) {
@@ -96,8 +109,14 @@ bool Node::close(Nanos drain) {
             return true;
         }
         // Somebody else closes: wait for that.
-        std::unique_lock lock(close_mutex_);
-        while (phase_.load(std::memory_order_acquire) != Phase::closed) drained_.wait(lock);
+        Nanos forever = kNever;
+        patiently(forever, [this](Nanos point) {
+            std::unique_lock lock(close_mutex_);
+            while (phase_.load(std::memory_order_acquire) != Phase::closed) {
+                if (!wait_until(drained_, lock, point)) return false;
+            }
+            return true;
+        });
         return !stuck_handler_;
     }
     auto wake_everyone = [this] {
@@ -112,13 +131,10 @@ bool Node::close(Nanos drain) {
         // No more data is taken in; what is here is handled, and handlers may still send.
         selector_.post([this] {
             for (Channel* channel : channels_) {
-                if (!channel->parser) continue;
-                channel->paused = true;
-                channel->watching &= ~std::uint32_t{EPOLLIN};
-                selector_.change(channel->fd, channel->watching, channel);
+                if (channel->parser) pause_reading(*channel);
             }
         });
-        scheduler_.wait_idle(until);
+        patiently(until, [this](Nanos point) { return scheduler_.wait_idle(point); });
     }
     phase_.store(Phase::closing, std::memory_order_release);
     wake_everyone();
@@ -147,17 +163,16 @@ bool Node::close(Nanos drain) {
             }
             check_drained();
         });
-        std::unique_lock lock(close_mutex_);
-        while (!is_drained_ && wait_until(drained_, lock, until)) {
-        }
+        patiently(until, [this](Nanos point) {
+            std::unique_lock lock(close_mutex_);
+            while (!is_drained_ && wait_until(drained_, lock, point)) {
+            }
+            return is_drained_;
+        });
     }
     selector_.stop();
-    {
-        std::lock_guard lock(helper_mutex_);
-        helper_stops_ = true;
-        helper_work_.notify_all();
-    }
-    if (helper_.joinable()) helper_.join();
+    selector_gone_.store(true, std::memory_order_release);
+    helper_.stop();
 
     // The selector is gone; this thread has its things now.
     if (listener_ >= 0) {
@@ -178,7 +193,9 @@ bool Node::close(Nanos drain) {
     while (!channels_.empty()) close_channel(*channels_.begin());
     wake_everyone();
 
-    stuck_handler_ = !scheduler_.stop(std::max(until, now_ns() + kSecond));
+    Nanos grace = hurried ? 0 : std::max(until, now_ns() + kSecond);
+    stuck_handler_ = !patiently(grace, [this](Nanos point) { return scheduler_.stop(point); });
+    if (stuck_handler_) scheduler_.leave();
     {
         std::lock_guard lock(mutex_);
         for (auto& registration : registrations_) {
@@ -195,20 +212,22 @@ bool Node::close(Nanos drain) {
 
 // --- registrations ---------------------------------------------------------------------------------
 
-std::shared_ptr<Registration> Node::add_registration(std::uint16_t kind, std::uint64_t capacity,
-                                                     WhenFull when_full) {
+std::shared_ptr<Registration> Node::add_registration(
+    std::uint16_t kind, std::uint64_t capacity, WhenFull when_full,
+    const std::function<void(const std::shared_ptr<Registration>&)>& prepare) {
     auto registration = std::make_shared<Registration>();
     {
         std::lock_guard lock(mutex_);
         if (by_kind_[kind].load(std::memory_order_acquire) != nullptr) return nullptr;
         registration->kind = kind;
         registration->window = options_.flow_window_bytes;
-        registration->least_charge = static_cast<std::uint32_t>(
-            std::max<std::uint64_t>(1, (options_.flow_window_bytes + capacity - 1) / capacity));
+        registration->least_charge =
+            static_cast<std::uint32_t>(std::max<std::uint64_t>(1, options_.flow_window_bytes / capacity));
         registration->queue = std::make_shared<TaskQueue>(when_full, capacity, options_.flow_window_bytes,
                                                           [this](Run& run) { finish(run); });
         registration->flow = static_cast<std::uint32_t>(registrations_.size());
         registrations_.push_back(registration);
+        if (prepare) prepare(registration);
         by_kind_[kind].store(registration.get(), std::memory_order_release);
     }
     if (phase_.load(std::memory_order_acquire) == Phase::running) {
@@ -323,7 +342,12 @@ std::vector<PeerStatistics> Node::statistics() {
             all.push_back(std::move(s));
         }
     };
-    if (!run_on_selector(gather)) gather();
+    if (!run_on_selector(gather)) {
+        // Before the start and after the end nobody else touches these. In between, while the node
+        // closes, they are the closing thread's.
+        const Phase phase = phase_.load(std::memory_order_acquire);
+        if (phase == Phase::fresh || phase == Phase::closed) gather();
+    }
     return all;
 }
 
@@ -335,7 +359,7 @@ bool Node::run_on_selector(const std::function<void()>& call) {
         bool finished = false, abandoned = false;
     };
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::fresh || phase == Phase::closed) return false;
+    if (phase == Phase::fresh || selector_gone_.load(std::memory_order_acquire)) return false;
     auto handover = std::make_shared<Handover>();
     selector_.post([handover, &call] {
         std::lock_guard lock(handover->mutex);
@@ -347,7 +371,7 @@ bool Node::run_on_selector(const std::function<void()>& call) {
     std::unique_lock lock(handover->mutex);
     while (!handover->finished) {
         wait_until(handover->done, lock, now_ns() + 10 * kMillisecond);
-        if (!handover->finished && phase_.load(std::memory_order_acquire) == Phase::closed) {
+        if (!handover->finished && selector_gone_.load(std::memory_order_acquire)) {
             handover->abandoned = true;
             return false;
         }

@@ -21,6 +21,7 @@
 #include "buffers/pool.hpp"
 #include "frames/handshake.hpp"
 #include "node/channel.hpp"
+#include "node/helper.hpp"
 #include "node/peer.hpp"
 #include "scheduler/scheduler.hpp"
 #include "scheduler/task_queue.hpp"
@@ -81,6 +82,7 @@ struct Attempt {
     OutFlow* flow = nullptr;
     std::uint32_t amount = 0;
     std::uint32_t session = 0;
+    std::uint32_t window = 0;  // no_credit: what the flow's window was
 };
 
 // Asked every 100 ms by a thread that waits; true ends the wait as `interrupted`.
@@ -143,7 +145,8 @@ class Node {
     void start();  // throws std::system_error when it cannot listen
     // Sends raise from now on; rings are written out, queues are run, until the deadline; then
     // everything is joined. False when a handler is still running: the node must be kept for it.
-    bool close(Nanos drain);
+    // An interrupt ends the patience, not the closing.
+    bool close(Nanos drain, const Interrupted* interrupted = nullptr);
     bool fresh() const { return phase_.load(std::memory_order_acquire) == Phase::fresh; }
     bool closed() const { return phase_.load(std::memory_order_acquire) >= Phase::closing; }
     // True in a child that was forked off the process that made this node. Nothing works there, and
@@ -157,9 +160,10 @@ class Node {
     Scheduler& scheduler() { return scheduler_; }
 
     // --- registrations ---------------------------------------------------------------------------
-    // Null when the kind is taken.
-    std::shared_ptr<Registration> add_registration(std::uint16_t kind, std::uint64_t capacity,
-                                                   WhenFull when_full);
+    // Null when the kind is taken. `prepare` is called before the first message can be parked.
+    std::shared_ptr<Registration> add_registration(
+        std::uint16_t kind, std::uint64_t capacity, WhenFull when_full,
+        const std::function<void(const std::shared_ptr<Registration>&)>& prepare = nullptr);
     void remove_registration(const std::shared_ptr<Registration>& registration);
     // So many messages of the run are handled: returns their credit.
     void progress(Run& run, std::uint32_t done);
@@ -190,10 +194,12 @@ class Node {
         std::uint32_t session = 0;
         Nanos connect_deadline = 0;
         std::uint64_t failures = 0;
+        bool went = false;  // send_large: it was more than a wait for a connection
     };
     // May block: until the attempt is worth repeating (ok), or never will be.
     Outcome wait(Sending& sending, const Attempt& attempt, const Interrupted* interrupted);
-    // May block: a message of any size, whole.
+    // May block: a message of any size, whole. With `ok` and not `sending.went` the connection was
+    // opened or the flow changed meanwhile, and nothing was sent: the caller begins again.
     Outcome send_large(Sending& sending, std::uint16_t kind, Message message,
                        const Interrupted* interrupted);
     // May block: everything sent before to this peer, or to all (0), has been handled there. `at`
@@ -256,6 +262,7 @@ class Node {
     void tick();
     void warn(std::uint16_t peer, const std::string& text);
     void open_reading(Channel& channel);
+    void pause_reading(Channel& channel);
 
     // hand_shake.cpp: on the selector thread
     void say_hello(Channel& channel);
@@ -285,6 +292,10 @@ class Node {
     void open_flow(Peer& peer, std::uint32_t flow);
     void shut_flow(Peer& peer, std::uint32_t flow);
     void share_window(Registration& registration);
+    bool make_room(std::uint64_t bytes);
+    bool overdrawn(Peer& peer, InFlow& flow, std::uint32_t charge);
+    bool large_fits(std::uint32_t flow, std::uint64_t size) const;
+    void use_large(std::uint32_t flow, std::int64_t bytes);
     void set_window(InFlow& flow, std::uint32_t flow_id, std::uint32_t window);
     void retry_opens();
     void reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16_t kind, std::uint32_t flow);
@@ -340,20 +351,15 @@ class Node {
     };
     std::deque<WaitingReservation> waiting_reservations_;
     std::uint64_t granted_ = 0, large_used_ = 0;
+    std::vector<std::uint64_t> large_by_flow_;
     std::atomic<std::uint64_t> granted_now_{0}, large_now_{0};
     Nanos tick_due_ = kNever;
     int lingering_ = 0;  // connections that are written again in a moment
     bool finishing_ = false;  // rings are being written out for the last time
     int warnings_left_ = kWarningsPerTick;
 
-    // the connection helper: name resolution, which may block
-    void help();
-    void ask_helper(std::function<void()> job);
-    std::thread helper_;
-    std::mutex helper_mutex_;
-    std::condition_variable helper_work_;
-    std::deque<std::function<void()>> helper_jobs_;
-    bool helper_stops_ = false;
+    Helper helper_{[this](std::function<void()> call) { selector_.post(std::move(call)); }};
+    std::atomic<bool> selector_gone_{false};  // set by the thread that closes, read by statistics()
 
     std::mutex close_mutex_;
     std::condition_variable drained_;

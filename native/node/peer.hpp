@@ -107,6 +107,7 @@ class Peer {
     std::vector<InFlow*> credits_due;
     std::string forward;  // control frames for the channel we send on; written at frame boundaries
     std::string back;     // control frames for the channel we receive on
+    std::atomic<int> flushes{0};  // asked for and not answered
     // Until when somebody wants a connection; raised by anybody.
     std::atomic<Nanos> wanted_until{0};
 

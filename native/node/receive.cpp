@@ -1,6 +1,7 @@
 // The receiving side of a node: parking, windows, large messages. On the selector thread, apart from
 // progress() and finish(), which handlers and inboxes call.
 #include <algorithm>
+#include <utility>
 
 #include "node/node.hpp"
 
@@ -11,8 +12,11 @@ namespace {
 // Kinds without a registration share this: they are skipped as they come, so it only has to cover
 // the way.
 constexpr std::uint32_t kUnannouncedWindow = 256 << 10;
-constexpr std::uint32_t kLeastWindow = 16 << 10;
+constexpr std::uint32_t kLeastWindow = 4 << 10;
 constexpr int kIdleTicks = 5;
+// More than a sender of ours ever has at once; a peer that asks for more wants our memory.
+constexpr int kMostFlushes = 4096;
+constexpr std::size_t kMostReservations = 1024;
 
 }  // namespace
 
@@ -48,9 +52,10 @@ void Node::finish(Run& run) {
     run.buffer = nullptr;
     if (run.large_bytes != 0) {
         const std::uint64_t bytes = run.large_bytes;
+        const std::uint32_t flow = run.flow->registration ? run.flow->registration->flow : 0;
         run.large_bytes = 0;
-        selector_.post([this, bytes] {
-            large_used_ -= bytes;
+        selector_.post([this, flow, bytes] {
+            use_large(flow, -static_cast<std::int64_t>(bytes));
             retry_reservations();
         });
     }
@@ -65,6 +70,7 @@ void Node::queue_credit(InFlow& flow) {
     const std::uint32_t units = flow.handled.count(peer.in_session) / unit;
     if (units == 0) return;
     flow.handled.subtract(peer.in_session, std::uint64_t{units} * unit);
+    flow.outstanding -= std::min(flow.outstanding, std::uint64_t{units} * unit);
     const std::uint64_t handled = flow.handled_messages.load(std::memory_order_relaxed);
     const auto messages = static_cast<std::uint32_t>(handled - flow.confirmed_messages);
     flow.confirmed_messages = handled;
@@ -119,6 +125,7 @@ void Node::park(Peer& peer, const RunView& view) {
     run.charge = view.charge;
     run.flow = &flow;
     run.arrived = selector_.now();
+    if (overdrawn(peer, flow, view.charge)) return;
     if (registration == nullptr) {
         unknown_kind_.fetch_add(view.count, std::memory_order_relaxed);
         return finish(run);
@@ -133,6 +140,16 @@ void Node::park(Peer& peer, const RunView& view) {
         run.buffer->retain();
     }
     park_run(*registration, std::move(run));
+}
+
+// Books what came. A sender that keeps to its credit never has more under way than the largest window
+// it was given; one that does not is cut off, or it could fill our memory.
+bool Node::overdrawn(Peer& peer, InFlow& flow, std::uint32_t charge) {
+    flow.outstanding += charge;
+    const std::uint32_t most = flow.registration ? flow.largest_window : kUnannouncedWindow;
+    if (flow.outstanding <= most) return false;
+    if (peer.in) peer.in->farewell = "protocol error: it sent more than it had credit for";
+    return true;
 }
 
 void Node::park_run(Registration& registration, Run run) {
@@ -152,6 +169,7 @@ void Node::set_window(InFlow& flow, std::uint32_t flow_id, std::uint32_t window)
     granted_ -= flow.window;
     granted_now_.store(granted_, std::memory_order_relaxed);
     flow.window = window;
+    flow.largest_window = std::max(flow.largest_window, window);
     const std::uint32_t least = flow.registration ? flow.registration->least_charge : 0;
     // What is handled but below a unit is not given back yet; the rest of the window must still hold
     // the largest frame, or sender and receiver would wait for each other.
@@ -195,12 +213,31 @@ void Node::open_flow(Peer& peer, std::uint32_t id) {
     auto& senders = registration->senders;
     if (std::find(senders.begin(), senders.end(), &flow) != senders.end()) return;
     const std::uint64_t least = std::max(kLeastWindow, registration->least_charge);
-    if (granted_ + least > options_.receive_bytes && senders.empty() && granted_ != 0) {
-        waiting_opens_.emplace_back(&peer, id);  // until an idle sender gives its window back
+    if (!make_room(least)) {
+        waiting_opens_.emplace_back(&peer, id);  // until somebody gives a window back
         return;
     }
     senders.push_back(&flow);
     share_window(*registration);
+}
+
+// The budget is used up when more is open than fits with full windows. Then the largest are halved, as
+// far as they can be, rather than that anybody waits for others to become idle.
+bool Node::make_room(std::uint64_t bytes) {
+    while (granted_ + bytes > options_.receive_bytes && granted_ != 0) {
+        InFlow* largest = nullptr;
+        for (Registration* registration : flows_) {
+            if (registration == nullptr) continue;
+            const std::uint32_t least = std::max(kLeastWindow, registration->least_charge);
+            for (InFlow* sender : registration->senders) {
+                if (sender->window > least && (!largest || sender->window > largest->window)) largest = sender;
+            }
+        }
+        if (largest == nullptr) return false;
+        const std::uint32_t least = std::max(kLeastWindow, largest->registration->least_charge);
+        set_window(*largest, largest->registration->flow, std::max(least, largest->window / 2));
+    }
+    return true;
 }
 
 void Node::shut_flow(Peer& peer, std::uint32_t id) {
@@ -234,9 +271,10 @@ void Node::return_idle_windows(Peer& peer) {
             flow->idle_ticks = 0;
         } else if (++flow->idle_ticks >= kIdleTicks) {
             flow->idle_ticks = 0;
+            // Queued before anybody can find the window gone and ask for another.
+            peer.send_forward(Control::shut, {}, flow->id.load(std::memory_order_relaxed));
             flow->asked.store(false, std::memory_order_seq_cst);
             flow->window.store(0, std::memory_order_seq_cst);
-            peer.send_forward(Control::shut, {}, flow->id.load(std::memory_order_relaxed));
             add_interest(peer, kWrite);
             peer.wake();  // whoever waited for credit on it asks again
         }
@@ -411,8 +449,13 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
         case Control::flush: {
             const auto id = reader.get<std::uint64_t>();
             if (!reader.ok()) return false;
+            if (peer.flushes.fetch_add(1, std::memory_order_relaxed) >= kMostFlushes) {
+                peer.flushes.fetch_sub(1, std::memory_order_relaxed);
+                return false;
+            }
             auto barrier = std::make_shared<Barrier>([this, &peer, id, session = peer.in_session.load()] {
                 // On whichever thread handles the last message.
+                peer.flushes.fetch_sub(1, std::memory_order_relaxed);
                 {
                     std::lock_guard lock(peer.mutex);
                     if (peer.in_session.load(std::memory_order_seq_cst) != session) return;
@@ -420,15 +463,24 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
                 }
                 add_interest(peer, kWriteBack);
             });
+            auto mark = [&](Registration& registration) {
+                Run run;
+                run.barrier = barrier;
+                registration.queue->push(std::move(run));
+            };
+            bool elsewhere = false;  // some may lie in queues that their flow does not name
             for (auto& flow : peer.in_flows) {
-                if (!flow || !flow->registration) continue;
-                if (flow->messages.load(std::memory_order_relaxed) ==
-                    flow->handled_messages.load(std::memory_order_seq_cst)) {
+                if (!flow || flow->messages.load(std::memory_order_relaxed) ==
+                                 flow->handled_messages.load(std::memory_order_seq_cst)) {
                     continue;
                 }
-                Run mark;
-                mark.barrier = barrier;
-                flow->registration->queue->push(std::move(mark));
+                elsewhere |= !flow->registration || !flow->registration->active.load(std::memory_order_acquire);
+                if (flow->registration) mark(*flow->registration);
+            }
+            for (Registration* registration : flows_) {
+                if (elsewhere && registration && registration->active.load(std::memory_order_acquire)) {
+                    mark(*registration);
+                }
             }
             return true;
         }
@@ -447,7 +499,7 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
             const auto found = peer.assemblies.find(id);
             if (found != peer.assemblies.end()) {
                 if (found->second.buffer) found->second.buffer->release();
-                large_used_ -= found->second.size;
+                use_large(found->second.flow, -static_cast<std::int64_t>(found->second.size));
                 peer.assemblies.erase(found);
                 retry_reservations();
             }
@@ -470,30 +522,50 @@ void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16
         peer.send_back(Control::reserved, ByteWriter().put(id).put(granted).bytes());
         add_interest(peer, kWriteBack);
     };
-    if (size > options_.max_message_bytes || peer.assemblies.count(id) != 0) return answer(0);
-    if (large_used_ + size > options_.large_message_bytes && large_used_ != 0) {
-        if (waiting_reservations_.size() >= 4096) return answer(0);
+    if (flow >= flows_.size()) flow = 0;
+    const auto asked = static_cast<std::size_t>(
+        std::count_if(waiting_reservations_.begin(), waiting_reservations_.end(),
+                      [&](const auto& waiting) { return waiting.peer == &peer; }));
+    if (size > options_.max_message_bytes || peer.assemblies.count(id) != 0 ||
+        peer.assemblies.size() + asked >= kMostReservations) {
+        return answer(0);
+    }
+    if (!large_fits(flow, size)) {
         waiting_reservations_.push_back({&peer, id, size, kind, flow, peer.in_session});
         return;
     }
-    large_used_ += size;
-    large_now_.store(large_used_, std::memory_order_relaxed);
+    use_large(flow, static_cast<std::int64_t>(size));
     peer.assemblies[id] = {nullptr, size, 0, kind, flow};
     answer(1);
 }
 
-void Node::retry_reservations() {
+// Within the budget, of which one flow may have half: messages for an inbox that nobody reads must not
+// keep out those for others. One message always fits.
+bool Node::large_fits(std::uint32_t flow, std::uint64_t size) const {
+    const std::uint64_t own = flow < large_by_flow_.size() ? large_by_flow_[flow] : 0;
+    return (large_used_ == 0 || large_used_ + size <= options_.large_message_bytes) &&
+           (own == 0 || own + size <= options_.large_message_bytes / 2);
+}
+
+void Node::use_large(std::uint32_t flow, std::int64_t bytes) {
+    if (flow >= large_by_flow_.size()) large_by_flow_.resize(flow + 1);
+    large_by_flow_[flow] += static_cast<std::uint64_t>(bytes);
+    large_used_ += static_cast<std::uint64_t>(bytes);
     large_now_.store(large_used_, std::memory_order_relaxed);
-    // In order: a small one does not overtake a large one for ever.
-    while (!waiting_reservations_.empty()) {
-        const WaitingReservation next = waiting_reservations_.front();
-        if (next.peer->in == nullptr || next.session != next.peer->in_session) {
-            waiting_reservations_.pop_front();
-            continue;
+}
+
+void Node::retry_reservations() {
+    // In order within a flow: a small one does not overtake a large one for ever.
+    auto waiting = std::exchange(waiting_reservations_, {});
+    std::vector<std::uint32_t> held;
+    for (const WaitingReservation& next : waiting) {
+        if (next.peer->in == nullptr || next.session != next.peer->in_session) continue;
+        if (std::find(held.begin(), held.end(), next.flow) == held.end() && large_fits(next.flow, next.size)) {
+            reserve(*next.peer, next.id, next.size, next.kind, next.flow);
+        } else {
+            held.push_back(next.flow);
+            waiting_reservations_.push_back(next);
         }
-        if (large_used_ + next.size > options_.large_message_bytes && large_used_ != 0) return;
-        waiting_reservations_.pop_front();
-        reserve(*next.peer, next.id, next.size, next.kind, next.flow);
     }
 }
 
@@ -523,6 +595,8 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     run.session = peer.in_session;
     run.bytes = static_cast<std::uint32_t>(assembly.size);
     run.count = run.last = 1;
+    run.charge = std::max(1u, least_charge(header.kind, header.flow));
+    overdrawn(peer, flow, run.charge);
     run.flow = &flow;
     run.buffer = assembly.buffer;
     run.large_bytes = assembly.size;
@@ -542,7 +616,7 @@ void Node::drop_receiving(Peer& peer) {
     ++peer.in_session;
     for (auto& [id, assembly] : peer.assemblies) {
         if (assembly.buffer) assembly.buffer->release();
-        large_used_ -= assembly.size;
+        use_large(assembly.flow, -static_cast<std::int64_t>(assembly.size));
     }
     peer.assemblies.clear();
     std::erase_if(waiting_opens_, [&](const auto& waiting) { return waiting.first == &peer; });
@@ -551,6 +625,8 @@ void Node::drop_receiving(Peer& peer) {
         InFlow& flow = *peer.in_flows[id];
         flow.handled.reset(peer.in_session + 1);  // the session that the next channel will have
         flow.credit_due.store(false, std::memory_order_seq_cst);
+        flow.outstanding = 0;
+        flow.largest_window = 0;
         flow.confirmed_messages = flow.handled_messages.load(std::memory_order_relaxed);
         if (id != 0) shut_flow(peer, id);
     }

@@ -93,7 +93,7 @@ Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size
     const auto charge = static_cast<std::uint32_t>(
         std::max<std::uint64_t>(total, std::uint64_t{least} * messages));
     if (!flow->in_flight.add(session, charge, window)) {
-        return {Status::no_credit, flow, charge, session};
+        return {Status::no_credit, flow, charge, session, window};
     }
     const Header header{static_cast<std::uint32_t>(payload), kind, flags,
                         flow->id.load(std::memory_order_relaxed)};
@@ -177,17 +177,19 @@ bool Node::write_inline(Peer& peer) {
     // The selector changes `out` and closes its descriptor only with the token.
     if (channel != nullptr && peer.session.load(std::memory_order_acquire) != 0 &&
         peer.lane_out.empty() && !peer.out_blocked) {
+        Ring& ring = *peer.ring.load(std::memory_order_acquire);
         const char* data;
-        const std::size_t bytes = peer.ring.load(std::memory_order_acquire)->readable(data);
+        const std::size_t bytes = ring.readable(data);
+        const std::uint64_t boundary = ring.committed();
         if (bytes != 0) {
             const ssize_t sent = send(channel->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
             if (sent > 0) {
-                const auto done = static_cast<std::size_t>(sent);
-                peer.block_left = bytes - done;
-                peer.ring.load(std::memory_order_acquire)->release(done);
+                ring.release(static_cast<std::size_t>(sent));
+                peer.block_left = boundary - ring.head();
                 peer.inline_writes.fetch_add(1, std::memory_order_relaxed);
-                peer.bytes_written.fetch_add(done, std::memory_order_relaxed);
-                emptied = done == bytes && peer.ring.load(std::memory_order_acquire)->empty();
+                peer.bytes_written.fetch_add(static_cast<std::uint64_t>(sent), std::memory_order_relaxed);
+                emptied = ring.empty();
+                if (ring.free_bytes() >= ring.capacity() / 2) peer.wake();
             }
         }
     }
@@ -300,10 +302,13 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
             OutFlow& flow = *attempt.flow;
             flow.waits.fetch_add(1, std::memory_order_relaxed);
             want_credit(peer, attempt);
+            // Another window means another measure of how much goes into one frame: try again then.
             worth_it = [&, gone] {
+                const std::uint32_t window = flow.window.load(std::memory_order_seq_cst);
                 const std::uint64_t after =
                     std::uint64_t{flow.in_flight.count(attempt.session)} + attempt.amount;
-                return gone() || after <= flow.window.load(std::memory_order_seq_cst);
+                if (window == 0) return gone() || !flow.asked.load(std::memory_order_seq_cst);
+                return gone() || after <= window || window != attempt.window;
             };
         } else {
             peer.ring_waits.fetch_add(1, std::memory_order_relaxed);
@@ -344,8 +349,20 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
     if (sending.session != 0 && sending.session != session) return lost(peer);
     sending.session = session;
     if (message.size > message_limit(peer)) return too_large(peer, message.size);
+    // Its bytes are paid for by the reservation, its place in the queue by the flow.
     OutFlow* flow = peer.kinds.find(kind);
-    const std::uint32_t flow_id = flow ? flow->id.load(std::memory_order_relaxed) : 0;
+    if (flow == nullptr) flow = &peer.unannounced;
+    const std::uint32_t flow_id = flow->id.load(std::memory_order_relaxed);
+    const std::uint32_t charge = std::max(1u, flow->least_charge.load(std::memory_order_relaxed));
+    for (;;) {
+        const std::uint32_t window = flow->window.load(std::memory_order_acquire);
+        if (flow->in_flight.add(session, charge, window)) break;
+        Outcome outcome = wait(sending, {Status::no_credit, flow, charge, session, window}, interrupted);
+        if (!outcome.ok()) return outcome;
+        if (peer.session.load(std::memory_order_seq_cst) != session) return lost(peer);
+        if (peer.kinds.find(kind) != flow && flow != &peer.unannounced) return {};  // withdrawn: begin again
+    }
+    sending.went = true;
 
     const std::uint64_t id = large_ids_.fetch_add(1, std::memory_order_relaxed) + 1;
     {
@@ -380,10 +397,9 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
                 ring.write(position, &id, 8);
                 ring.write(position + 8, message.data + at, part);
             };
-            OutFlow* counted = flow ? flow : &peer.unannounced;
             const Attempt attempt = put_uncharged(
                 peer, header, session,
-                Fill<decltype(copy)&>{counted, last ? 1u : 0u, kHeaderBytes + 8 + part, copy});
+                Fill<decltype(copy)&>{flow, last ? 1u : 0u, kHeaderBytes + 8 + part, copy});
             if (attempt.status == Status::sent) {
                 at += part;
                 continue;
@@ -400,7 +416,10 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
     }
     if (outcome.ok()) {
         peer.large_out.fetch_add(1, std::memory_order_relaxed);
-    } else if (outcome.code != Outcome::Code::too_large) {
+    } else {
+        flow->in_flight.subtract(session, charge);
+        peer.wake();
+        if (outcome.code == Outcome::Code::too_large) return outcome;
         peer.send_forward(Control::cancel, ByteWriter().put(id).bytes());
         add_interest(peer, kWrite);
     }

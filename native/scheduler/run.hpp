@@ -38,8 +38,8 @@ struct Run {
     std::uint16_t source = 0;
     std::uint32_t session = 0;
     std::uint32_t offset = 0, bytes = 0;
-    std::uint32_t count = 0;
-    std::uint32_t first = 0, last = 0;  // the messages that a drop policy left of `count`
+    std::uint32_t count = 0;             // messages to account for when it is finished
+    std::uint32_t first = 0, last = 0;  // those of the frames that are to be handed out
     std::uint32_t charge = 0;
     std::uint32_t done = 0;      // messages handled so far, and
     std::uint32_t returned = 0;  // the part of the charge given back for them
@@ -61,8 +61,10 @@ class RunCursor {
         left_ = run.last;
         shape_ = run.shape;
         if (shape_ == Run::Shape::packed) {
+            std::uint32_t count;  // the frame's own: the run may be a part of it
+            std::memcpy(&count, at + kHeaderBytes, 4);
             lengths_ = at + kHeaderBytes + 4;
-            at_ = lengths_ + 4 * static_cast<std::size_t>(run.count);
+            at_ = lengths_ + 4 * static_cast<std::size_t>(count);
         } else {
             at_ = at;
             bytes_ = run.bytes;

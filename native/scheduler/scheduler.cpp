@@ -125,18 +125,16 @@ Scheduler::Blocked::~Blocked() {
     --scheduler_->blocked_;
 }
 
-void Scheduler::forget(Task& task) {
+bool Scheduler::forget(Task& task, Nanos until) {
     std::unique_lock lock(mutex_);
-    std::erase(ready_, &task);
     for (;;) {
+        std::erase(ready_, &task);
         const bool elsewhere = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
             return w.task == &task && &w != worker_;
         });
-        if (!elsewhere) break;
-        quiet_.wait(lock);
-        std::erase(ready_, &task);
+        if (!elsewhere) return true;
+        if (!wait_until(quiet_, lock, until)) return false;
     }
-    std::erase(ready_, &task);
 }
 
 bool Scheduler::wait_idle(Nanos until) {
@@ -161,16 +159,20 @@ bool Scheduler::stop(Nanos until) {
     }
     const bool done = all_gone();
     for (Worker& worker : workers_) {
-        if (!worker.thread.joinable()) continue;
-        if (worker.gone) {
-            lock.unlock();
-            worker.thread.join();
-            lock.lock();
-        } else {
-            worker.thread.detach();
-        }
+        if (!worker.gone || !worker.thread.joinable()) continue;
+        lock.unlock();
+        worker.thread.join();
+        lock.lock();
     }
     return done;
+}
+
+void Scheduler::leave() {
+    std::lock_guard lock(mutex_);
+    left_ = true;
+    for (Worker& worker : workers_) {
+        if (worker.thread.joinable()) worker.thread.detach();
+    }
 }
 
 Nanos Scheduler::longest_slice() {

@@ -41,17 +41,22 @@ class Scheduler {
 
     Scheduler(int threads, int most_threads, Hooks hooks)
         : threads_(threads), most_threads_(most_threads), hooks_(std::move(hooks)) {}
-    ~Scheduler() { stop(kNever); }
+    ~Scheduler() {
+        if (!left_) stop(kNever);
+    }
 
     // The task has work. Threads are started by the first one.
     void notify(Task& task);
     // Nothing ready and nothing running, or the deadline.
     bool wait_idle(Nanos until);
-    // No slice starts any more. Waits for the running ones until the deadline; false when a thread
-    // is still in a handler then: it ends by itself and owns what it needs.
+    // No slice starts any more. Waits for the running ones until the deadline and joins the threads;
+    // false when one is still in a handler then. May be called again.
     bool stop(Nanos until);
-    // The task will not run again once this returns, unless it is running on this very thread.
-    void forget(Task& task);
+    // Gives up on threads that do not come back: they end by themselves, and need this object then.
+    void leave();
+    // The task will not run again once this returns true, unless it is running on this very thread.
+    // False when it still ran at the deadline.
+    bool forget(Task& task, Nanos until);
 
     static bool on_scheduler_thread();
 
@@ -95,7 +100,7 @@ class Scheduler {
     std::deque<Task*> ready_;
     std::deque<Worker> workers_;
     int running_ = 0, blocked_ = 0, waiting_ = 0;
-    bool stopping_ = false;
+    bool stopping_ = false, left_ = false;
     std::atomic<std::uint64_t> slices_{0}, refused_{0}, failed_slices_{0};
 };
 

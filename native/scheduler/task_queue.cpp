@@ -57,7 +57,11 @@ void TaskQueue::push(Run run) {
     {
         std::lock_guard lock(mutex_);
         const bool message = run.shape != Run::Shape::mark;
-        if (closed() || (message && when_full_ == WhenFull::drop_newest && !cut_newest(run))) {
+        if (!message && runs_.empty()) {
+            // Everything before it was taken: it waits for those who are at it, or for nobody.
+            reach(run.barrier);
+            dropped.push_back(std::move(run));
+        } else if (closed() || (message && when_full_ == WhenFull::drop_newest && !cut_newest(run))) {
             dropped.push_back(std::move(run));
         } else {
             if (message && when_full_ == WhenFull::drop_oldest) cut_oldest(run, dropped);
@@ -80,17 +84,25 @@ void TaskQueue::begin(Slice& slice) {
 }
 
 void TaskQueue::end(Slice& slice) {
-    std::vector<std::shared_ptr<Barrier>> reached;  // dropped after the lock
+    done(slice);
     std::lock_guard lock(mutex_);
     std::erase(slices_, &slice);
-    reached.swap(slice.behind);
 }
 
-void TaskQueue::pass_marks(Slice& slice, std::vector<std::shared_ptr<Barrier>>& reached) {
+// Hands a mark to everyone who is busy with earlier messages. False when nobody is.
+bool TaskQueue::reach(const std::shared_ptr<Barrier>& barrier) {
+    bool waits = false;
+    for (Slice* slice : slices_) {
+        if (!slice->busy) continue;
+        slice->behind.push_back(barrier);
+        waits = true;
+    }
+    return waits;
+}
+
+void TaskQueue::pass_marks(std::vector<std::shared_ptr<Barrier>>& reached) {
     while (!runs_.empty() && runs_.front().shape == Run::Shape::mark) {
-        for (Slice* other : slices_) {
-            if (other != &slice) other->behind.push_back(runs_.front().barrier);
-        }
+        reach(runs_.front().barrier);
         reached.push_back(std::move(runs_.front().barrier));
         runs_.pop_front();
     }
@@ -100,27 +112,41 @@ void TaskQueue::pass_marks(Slice& slice, std::vector<std::shared_ptr<Barrier>>& 
 bool TaskQueue::pop(Run& run, Slice& slice) {
     std::vector<std::shared_ptr<Barrier>> reached;  // dropped after the lock: that answers a flush
     std::lock_guard lock(mutex_);
-    reached.swap(slice.behind);
-    pass_marks(slice, reached);
+    pass_marks(reached);
     if (runs_.empty()) return false;
-    run = std::move(runs_.front());
-    runs_.pop_front();
-    account(run, false);
+    Run& front = runs_.front();
+    const std::uint32_t fair = slices_.size() < 2
+                                   ? front.size()
+                                   : (front.size() + static_cast<std::uint32_t>(2 * slices_.size()) - 1) /
+                                         static_cast<std::uint32_t>(2 * slices_.size());
+    if (fair < front.size()) {
+        run = front;
+        run.buffer->retain();
+        run.last = run.first + fair;
+        run.count = fair;
+        run.charge = static_cast<std::uint32_t>(std::uint64_t{front.charge} * fair / front.count);
+        run.returned = std::min(front.returned, run.charge);
+        front.first += fair;
+        front.count -= fair;
+        front.charge -= run.charge;
+        front.returned -= run.returned;
+        pending_.fetch_sub(fair, std::memory_order_relaxed);
+        run.bytes = 0;  // counted with the rest, which still holds the place
+    } else {
+        run = std::move(front);
+        runs_.pop_front();
+        account(run, false);
+    }
+    slice.busy = true;
     return true;
 }
 
-void TaskQueue::settle(Slice& slice) {
-    if (empty()) return;
+void TaskQueue::done(Slice& slice) {
     std::vector<std::shared_ptr<Barrier>> reached;
     std::lock_guard lock(mutex_);
+    slice.busy = false;
     reached.swap(slice.behind);
-    pass_marks(slice, reached);
-}
-
-void TaskQueue::push_front(Run run) {
-    std::lock_guard lock(mutex_);
-    runs_.push_front(std::move(run));
-    account(runs_.front(), true);
+    pass_marks(reached);
 }
 
 bool TaskQueue::wait(Nanos until) {

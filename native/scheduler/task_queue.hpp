@@ -33,21 +33,22 @@ class TaskQueue {
         on_ready_ = std::move(call);
     }
 
-    // A thread that works on runs of this queue. Several may, when order does not matter; a mark
-    // that is reached while another slice is still at work on earlier runs waits for that slice.
+    // Whoever takes runs from this queue, one at a time. Several may, when order does not matter.
     struct Slice {
+        bool busy = false;  // it has a run that is not finished
+        // Marks that were reached while it was busy with earlier messages.
         std::vector<std::shared_ptr<Barrier>> behind;
     };
 
     void push(Run run);
+    // A slice takes part from begin() to end().
     void begin(Slice& slice);
     void end(Slice& slice);
-    // The next run of messages. The slice has finished what it took before.
+    // The next run of messages; with several slices, a part of it, so that the others get some too.
+    // The slice is busy until done().
     bool pop(Run& run, Slice& slice);
-    // Passes marks that are reached now, without taking a run.
-    void settle(Slice& slice);
-    // Puts back what a slice did not finish, so that it comes out first.
-    void push_front(Run run);
+    // The run is finished. Marks that waited for it are passed.
+    void done(Slice& slice);
     // Waits until there is something, the deadline, or close. True when there is something.
     bool wait(Nanos until);
     void finish(Run& run) { finish_(run); }
@@ -68,7 +69,8 @@ class TaskQueue {
     void account(const Run& run, bool in);
     bool cut_newest(Run& run);
     void cut_oldest(Run& run, std::vector<Run>& dropped);
-    void pass_marks(Slice& slice, std::vector<std::shared_ptr<Barrier>>& reached);
+    void pass_marks(std::vector<std::shared_ptr<Barrier>>& reached);
+    bool reach(const std::shared_ptr<Barrier>& barrier);
 
     const WhenFull when_full_;
     const std::uint64_t capacity_, window_;

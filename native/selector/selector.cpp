@@ -98,8 +98,12 @@ void Selector::watch(int fd, std::uint32_t events, Watcher* watcher) {
 void Selector::change(int fd, std::uint32_t events, Watcher* watcher) {
     epoll_event event{events, {}};
     event.data.ptr = watcher;
-    epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event);
+    if (epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT) {
+        epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+    }
 }
+
+void Selector::pause(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
 
 void Selector::unwatch(int fd, Watcher* watcher) {
     epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);

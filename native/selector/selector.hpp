@@ -45,6 +45,8 @@ class Selector {
     // --- selector thread -----------------------------------------------------------------------
     void watch(int fd, std::uint32_t events, Watcher* watcher);
     void change(int fd, std::uint32_t events, Watcher* watcher);
+    // Reports nothing of it, not even errors, until change().
+    void pause(int fd);
     void unwatch(int fd, Watcher* watcher);
     std::uint64_t at(Nanos when, std::function<void()> call);
     void cancel(std::uint64_t timer);

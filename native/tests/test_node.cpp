@@ -5,6 +5,8 @@
 // was granted.
 #include "nodes.hpp"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 
 using namespace antiphon;
@@ -67,7 +69,7 @@ TEST("several threads' messages arrive once, whole and in order, over every tran
         auto a = make_node(options(1, scheme)), b = make_node(options(2, scheme));
         Handler handler(*b, kKind, ledger.on_message());
         a->add_peer(2, b->address());
-        const std::uint64_t each = check::count(40'000, 2'000'000);
+        const std::uint64_t each = check::count(20'000, 2'000'000);
         std::vector<std::thread> producers;
         for (std::uint32_t t = 0; t < 4; ++t) producers.emplace_back([&, t] { produce(*a, 2, t, each, 300); });
         join(producers);
@@ -215,28 +217,33 @@ TEST("drop policies lose at the receiver, count it, and never make the sender wa
 }
 
 TEST("a pool of few buffers slows a receiver down and loses nothing") {
-    NodeOptions tight = options(9);
-    tight.buffer_pool = {{4096, 3}, {16384, 2}};
-    auto hub = make_node(tight);
-    Ledger ledger;
-    Handler handler(*hub, kKind, [&](std::uint16_t source, const char* data, std::size_t size) {
-        if (ledger.total() % 500 == 0) std::this_thread::sleep_for(std::chrono::microseconds(500));
-        ledger.take(source, data, size);
-    });
-    const std::uint64_t each = check::count(15'000, 300'000);
-    std::vector<std::unique_ptr<Node>> senders;
-    for (std::uint16_t id = 1; id <= 4; ++id) {
-        senders.push_back(make_node(options(id)));
-        senders.back()->add_peer(9, hub->address());
+    // One buffer for one sender, and fewer than senders for several.
+    const std::vector<std::pair<std::uint16_t, decltype(NodeOptions::buffer_pool)>> courses{
+        {1, {{4096, 1}}}, {1, {{4096, 2}, {16384, 1}}}, {4, {{4096, 3}, {16384, 2}}}, {6, {{16384, 3}}}};
+    for (const auto& [count, pool] : courses) {
+        NodeOptions tight = options(9);
+        tight.buffer_pool = pool;
+        auto hub = make_node(tight);
+        Ledger ledger;
+        Handler handler(*hub, kKind, [&](std::uint16_t source, const char* data, std::size_t size) {
+            if (ledger.total() % 500 == 0) std::this_thread::sleep_for(std::chrono::microseconds(500));
+            ledger.take(source, data, size);
+        });
+        const std::uint64_t each = check::count(10'000, 300'000);
+        std::vector<std::unique_ptr<Node>> senders;
+        for (std::uint16_t id = 1; id <= count; ++id) {
+            senders.push_back(make_node(options(id)));
+            senders.back()->add_peer(9, hub->address());
+        }
+        std::vector<std::thread> producers;
+        for (auto& sender : senders) {
+            producers.emplace_back([&] { produce(*sender, 9, sender->id(), each, 700); });
+        }
+        join(producers);
+        for (auto& sender : senders) CHECK_OK(flush(*sender));
+        CHECK_EQUAL(ledger.total(), count * each);
+        check_at_rest(*hub);
     }
-    std::vector<std::thread> producers;
-    for (auto& sender : senders) {
-        producers.emplace_back([&] { produce(*sender, 9, sender->id(), each, 700); });
-    }
-    join(producers);
-    for (auto& sender : senders) CHECK_OK(flush(*sender));
-    CHECK_EQUAL(ledger.total(), 4 * each);
-    check_at_rest(*hub);
 }
 
 // --- flush -------------------------------------------------------------------------------------------
@@ -397,7 +404,8 @@ TEST("a sender of a stalled handler is stopped by its window, its neighbour on t
         CHECK_EQUAL(static_cast<int>(outcome.code), static_cast<int>(Code::timeout));
         break;
     }
-    CHECK_EQUAL(went, 100);
+    // The window is divided by the capacity and rounded, so it may be a little less, never more.
+    CHECK(went <= 100 && went >= 98);
     const std::uint64_t messages = check::count(50'000, 1'000'000);
     for (std::uint64_t i = 0; i < messages; ++i) CHECK_OK(send(*a, 2, kKind + 1, stamped(0, i, 64)));
     CHECK(check::soon([&] { return ledger.total() == messages; }));
@@ -542,9 +550,11 @@ TEST("messages to a peer that is removed and added again under load come in orde
         const std::uint64_t rounds = check::count(40, 1'000);
         for (std::uint64_t round = 0; round < rounds; ++round) {
             const std::uint64_t before = ledger.total();
-            CHECK(check::soon([&] { return ledger.total() > before + 100; }));
+            CHECK(check::soon([&] { return ledger.total() > before + 100 && about(*a, 2)->sending; }));
+            const std::uint64_t losses = about(*a, 2)->losses;
             CHECK(a->remove_peer(2));
             a->add_peer(2, b->address());
+            CHECK(check::soon([&] { return about(*a, 2)->losses > losses; }));
         }
         ends.store(true);
         join(producers);
@@ -553,13 +563,41 @@ TEST("messages to a peer that is removed and added again under load come in orde
         CHECK_EQUAL(ledger.next(1, 9), 1);
         CHECK(ledger.total() <= sent.load() + 1);
         const PeerStatistics s = about(*a, 2).value();
-        CHECK(s.losses >= rounds / 2);
+        CHECK(s.losses >= rounds);
         // What was lost is not more than what the statistics admit.
         CHECK(sent.load() + 1 - ledger.total() <= s.unconfirmed_messages);
         check_at_rest(*b);
         CHECK(a->close(kSecond));
         CHECK(b->close(kSecond));
     }
+}
+
+TEST("removing a peer wakes whoever waits for its connection, or finds it again") {
+    // Somebody listens there, and never says a word.
+    const int silent = socket(AF_UNIX, SOCK_STREAM, 0);
+    const std::string address = fresh_address("unix");
+    const Endpoint endpoint = Endpoint::unix_path(address.substr(7));
+    CHECK_EQUAL(bind(silent, reinterpret_cast<const sockaddr*>(&endpoint.storage), endpoint.length), 0);
+    CHECK_EQUAL(listen(silent, 8), 0);
+    auto a = make_node(options(1)), b = make_node(options(2));
+    Ledger ledger;
+    Handler handler(*b, kKind, ledger.on_message());
+    for (const bool again : {false, true}) {
+        a->add_peer(2, address);
+        const Nanos began = now_ns();
+        std::thread sender([&] {
+            const Outcome outcome = send(*a, 2, kKind, stamped(again, 0, 64));
+            // Found again at its new address, or told that it is gone: either is an answer.
+            if (!outcome.ok()) CHECK_SAYS(outcome.code == Code::unreachable, explain(outcome));
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        CHECK(a->remove_peer(2));
+        if (again) a->add_peer(2, b->address());
+        sender.join();
+        CHECK(now_ns() - began < check::patience(2 * kSecond));
+    }
+    close(silent);
+    unlink(address.c_str() + 7);
 }
 
 TEST("sessions that come and go from both ends under load leave a connection that works") {
@@ -582,8 +620,10 @@ TEST("sessions that come and go from both ends under load leave a connection tha
                 auto random = check::random(t);
                 for (std::uint64_t i = 0; !ends.load(); ++i) {
                     const std::size_t size = check::below(random, 100) == 0 ? 100'000 : check::below(random, 500);
+                    const Nanos began = now_ns();
                     const Outcome outcome = send(from, to, kKind, stamped(t, i, size));
                     if (!outcome.ok()) CHECK_SAYS(is_loss(outcome), explain(outcome));
+                    CHECK_SAYS(now_ns() - began < check::patience(3 * kSecond), explain(outcome));
                 }
             });
         }

@@ -78,7 +78,7 @@ def test_code_comes_first_and_figures_with_the_ratio_after_it() -> None:
     assert text.count("pyzmq PUSH/PULL") == 3
 
 
-def test_without_a_terminal_there_are_no_escapes_and_no_padding() -> None:
+def test_without_a_terminal_there_are_no_escapes() -> None:
     done = run_demo(before=WITHOUT_PYZMQ)
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout

@@ -17,7 +17,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,10 +92,10 @@ def run(block: Block, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_code_on_the_page_runs(page: Path, tmp_path: Path, need: pytest.FixtureRequest) -> None:
+def test_the_code_on_the_page_runs(page: Path, tmp_path: Path, need: Callable[[str], None]) -> None:
     text = page.read_text()
     for component in NEEDS.findall(text):
-        need(component)  # type: ignore[operator]
+        need(component)
     checker = doctest.OutputChecker()
     output: str | None = None
     for block in blocks(text):

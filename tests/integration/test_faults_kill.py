@@ -47,6 +47,7 @@ def receiver(
 
     with antiphon.Node(id, listen=listen, config=config) as node:
         inbox = node.inbox(200)
+        node.inbox(201)  # that nobody reads
 
         def pull() -> None:
             for source, data in inbox:
@@ -170,14 +171,19 @@ def test_whoever_waits_for_a_killed_peer_is_woken_at_once() -> None:
 
         def fill_with_large() -> None:
             while True:
-                node.send(2, bytes(20_000_000), kind=KIND)
+                node.send(2, bytes(20_000_000), kind=KIND + 1)
+
+        def large_ones_wait() -> bool:
+            before = find(node, 2).large_out
+            time.sleep(0.2)
+            return find(node, 2).large_out == before > 0
 
         jobs = {"credit": fill, "large": fill_with_large, "flush": lambda: node.flush(60)}
         threads = [threading.Thread(target=call, args=job) for job in jobs.items()]
         for thread in threads:
             thread.start()
         eventually(lambda: out_of_credit(node, 2), 10, "credit is used up")
-        eventually(lambda: find(node, 2).large_out >= 5, 10, "so is the room for large ones")
+        eventually(large_ones_wait, 10, "so is the room for large ones")
         victim.kill()
         began = time.monotonic()
         found = dict(errors.first(3, timeout=2.0))

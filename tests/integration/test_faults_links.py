@@ -156,6 +156,67 @@ def test_an_address_that_swallows_everything_is_unreachable_after_the_connect_ti
     assert 1.5 < time.monotonic() - began < 4.0
 
 
+def look_up_names(control: Control) -> None:
+    """A name server that never answers, a name that only it could know, and one in /etc/hosts."""
+    import socket
+    import time
+
+    import antiphon
+
+    name_server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    name_server.bind(("127.0.0.1", 53))
+    quick = antiphon.NodeConfig(connect_timeout=0.5)
+    with antiphon.Node(3) as near:
+        node = antiphon.Node(1, config=quick, peers={2: "tcp://far.example.org:7000"}).start()
+        node.add_peer(3, near.address.replace("127.0.0.1", "localhost"))
+        took: dict[str, float] = {}
+        errors: dict[str, str] = {}
+
+        def measure(name: str, call: Callable[[], object]) -> None:
+            began = time.monotonic()
+            try:
+                call()
+            except antiphon.AntiphonError as error:
+                errors[name] = f"{type(error).__name__}: {error}"
+            took[name] = time.monotonic() - began
+
+        measure("far", lambda: node.send(2, b"", kind=200))
+        measure("near", lambda: node.send(3, b"", kind=200))
+        measure("close", lambda: node.close(drain=0))
+        control.tell("done", took=took, errors=errors)
+
+
+@pytest.fixture(scope="module")
+def looked_up(
+    wires: list[Member], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    settings = tmp_path_factory.mktemp("names") / "resolv.conf"
+    settings.write_text("nameserver 127.0.0.1\noptions timeout:3 attempts:1\n")
+    mount = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+    prefix = [*wires[0].prefix, "unshare", "-m", "--", "sh", "-c", mount, str(settings)]
+    with Child(look_up_names, prefix=prefix) as child:
+        yield child.expect("done", timeout=20)
+
+
+@pytest.mark.needs("netns")
+def test_a_name_that_nobody_resolves_is_unreachable_in_time_and_named(
+    looked_up: dict[str, Any],
+) -> None:
+    assert 0.4 < looked_up["took"]["far"] < 1.5
+    assert looked_up["errors"]["far"].startswith("PeerUnreachable")
+    assert "far.example.org" in looked_up["errors"]["far"]
+
+
+@pytest.mark.needs("netns")
+def test_a_name_that_nobody_resolves_holds_up_no_other_name(looked_up: dict[str, Any]) -> None:
+    assert "near" not in looked_up["errors"]
+
+
+@pytest.mark.needs("netns")
+def test_a_name_that_nobody_resolves_does_not_hold_up_closing(looked_up: dict[str, Any]) -> None:
+    assert looked_up["took"]["close"] < 1.5
+
+
 # --- a proxy --------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from antiphon import MessageTooLarge, Node, NodeConfig, PeerUnreachable, SendTimeout
+from antiphon._core import build_info
 from unit.node.pairs import (
     HERE,
     KIND,
@@ -215,8 +216,9 @@ def test_a_sender_that_waits_while_its_window_shrinks_goes_on_afterwards() -> No
 
 
 def test_more_kinds_than_windows_fit_into_the_budget_work_at_once() -> None:
+    # Four whole windows fit, and sixteen of the smallest.
     config = NodeConfig(flow_window_bytes=64 << 10, receive_bytes=256 << 10, send_timeout=3)
-    heard = {kind: Heard() for kind in range(300, 320)}
+    heard = {kind: Heard() for kind in range(300, 312)}
     with nodes(config) as (here, there):
         for kind, handler in heard.items():
             there.on(kind, handler)
@@ -224,7 +226,7 @@ def test_more_kinds_than_windows_fit_into_the_budget_work_at_once() -> None:
             for kind in heard:
                 here.send(THERE, b"%d" % turn, kind=kind)
         here.flush()
-        assert there.statistics().window_bytes_granted <= 2 * config.receive_bytes
+        assert there.statistics().window_bytes_granted <= config.receive_bytes
     assert all(handler.data == numbered(5) for handler in heard.values())
 
 
@@ -361,14 +363,12 @@ def test_a_stalled_inbox_does_not_slow_the_busy_one_down() -> None:
         there.on(KIND, heard)
 
         def rate() -> float:
+            target = kind_of(there).handled + 40_000
             began = time.monotonic()
             for start in range(0, 40_000, 100):
                 here.send_many(THERE, numbered(100, start), kind=KIND)
-            here_flush()
+            eventually(lambda: kind_of(there).handled == target)
             return 40_000 / (time.monotonic() - began)
-
-        def here_flush() -> None:
-            eventually(lambda: kind_of(there).pending == 0 and kind_of(there).handled % 40_000 == 0)
 
         rate()
         alone = max(rate() for _ in range(2))
@@ -476,7 +476,7 @@ def test_a_series_times_out_with_the_number_that_went_out(how: str, capacity: in
             calls[how]()
         fact = error.value
         assert (fact.peer, fact.kind) == (THERE, inbox.kind)
-        assert fact.waited == pytest.approx(0.3, abs=0.3)
+        assert 0.3 <= fact.waited < 0.3 + 2
         assert 0 < fact.sent <= capacity + 1
         # The number is exact: the caller can go on from there.
         eventually(lambda: inbox.pending == fact.sent)
@@ -515,19 +515,34 @@ def test_many_threads_that_wait_all_go_on_when_there_is_room() -> None:
     assert got == sorted([b"x", *numbered(20)])
 
 
-def test_whoever_waits_for_a_peer_that_is_closed_learns_it_at_once() -> None:
+def test_a_send_that_waits_for_a_peer_that_is_closed_learns_it_at_once() -> None:
     with nodes() as (here, there):
         there.inbox(KIND, capacity=1)
         here.send(THERE, b"x", kind=KIND)
         waits = to(here).credit_waits
         sending = Running(lambda: here.send(THERE, b"y", kind=KIND))
-        flushing = Running(lambda: here.flush(20))
         eventually(lambda: to(here).credit_waits > waits)
         began = time.monotonic()
         there.close()
-        for error in (sending.error(), flushing.error()):
-            assert isinstance(error, PeerUnreachable)
-            assert error.peer == THERE
+        error = sending.error()
+        assert isinstance(error, PeerUnreachable)
+        assert error.peer == THERE
+        assert time.monotonic() - began < 4
+
+
+def test_a_flush_that_waits_for_a_peer_that_is_closed_learns_it_at_once() -> None:
+    with nodes() as (here, there):
+        there.inbox(KIND)
+        here.send(THERE, b"never read", kind=KIND)
+        eventually(lambda: kind_of(there).messages == 1)
+        reads = to(there, HERE).reads
+        flushing = Running(lambda: here.flush(20))
+        eventually(lambda: to(there, HERE).reads > reads)  # the question has come
+        began = time.monotonic()
+        there.close()
+        error = flushing.error()
+        assert isinstance(error, PeerUnreachable)
+        assert error.peer == THERE
         assert time.monotonic() - began < 4
 
 
@@ -602,6 +617,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.skipif(bool(build_info()["sanitizers"]), reason="sanitizers have memory of their own")
 @pytest.mark.parametrize("size", [64, 100_000])
 def test_the_memory_of_a_sender_stays_flat_while_its_receiver_does_not_read(size: int) -> None:
     with Node(THERE) as there:
@@ -645,14 +661,17 @@ def test_a_ring_that_is_full_makes_senders_wait_and_loses_nothing() -> None:
     # The ring is much smaller than the window: it fills first while the receiver is stopped.
     receiver = """
 import sys, antiphon
-node = antiphon.Node(2, config=antiphon.NodeConfig(heartbeat=20)).start()
+config = antiphon.NodeConfig(heartbeat=20, socket_buffer_bytes=256 << 10)
+node = antiphon.Node(2, config=config).start()
 inbox = node.inbox(200)
 print(node.address, flush=True)
 for number in range(5000):
     assert inbox.receive(20)[1] == b"%d" % number + bytes(1000), number
 print("all", flush=True)
 """
-    config = NodeConfig(heartbeat=20, ring_bytes=64 << 10, send_timeout=20)
+    config = NodeConfig(
+        heartbeat=20, ring_bytes=64 << 10, socket_buffer_bytes=256 << 10, send_timeout=20
+    )
     with python_running(receiver) as stopped:
         assert stopped.stdout is not None
         address = stopped.stdout.readline().strip()
@@ -665,10 +684,9 @@ print("all", flush=True)
                     here.send(THERE, b"%d" % number + bytes(1000), kind=KIND)
 
             sending = Running(send)
-            eventually(lambda: to(here).ring_used > 48 << 10 and to(here).ring_waits > 0)
+            eventually(lambda: to(here).ring_used > 60 << 10 and to(here).ring_waits > 0)
             assert to(here).ring_used <= to(here).ring_bytes == 64 << 10
             assert not sending.done
-            assert not here.try_send(THERE, bytes(16_000), kind=KIND)
             os.kill(stopped.pid, signal.SIGCONT)
             sending.result(20)
             assert stopped.stdout.readline() == "all\n"

@@ -385,7 +385,7 @@ def test_a_send_inside_a_handler_has_the_patience_of_requests() -> None:
         there.send(HERE, b"go", kind=KIND)
         (error,) = eventually(lambda: errors)
         assert (error.peer, error.kind) == (THERE, OTHER)
-        assert error.waited == pytest.approx(0.3, abs=0.3)
+        assert 0.3 <= error.waited < 0.3 + 2
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -420,7 +420,7 @@ def test_two_nodes_that_flood_each_other_from_handlers_end_in_timeouts(small: bo
             assert kind_of(node).failed == 0
     for error in timeouts[HERE] + timeouts[THERE]:
         assert error.kind == KIND
-        assert error.waited == pytest.approx(1.0, abs=0.7)
+        assert 1.0 <= error.waited < 1.0 + 2
 
 
 def test_three_nodes_in_a_ring_pass_messages_on_from_handlers() -> None:

@@ -529,6 +529,11 @@ def end(control: Control, how: str, target: str) -> None:
             except antiphon.ReceiveTimeout:
                 node.try_send(2, b"", kind=200)
 
+    def look() -> None:
+        while True:
+            node.statistics()
+            began.set()
+
     def work_without_end(source: int, data: bytes) -> None:
         began.set()
         while True:
@@ -551,6 +556,7 @@ def end(control: Control, how: str, target: str) -> None:
         "a daemon thread sending": (send, True),
         "a daemon thread sending until it is closed": (send_until_closed, True),
         "a daemon thread that does both": (pull_and_push, True),
+        "a daemon thread that looks at the statistics": (look, True),
     }
     handlers = {
         "a handler that never returns": work_without_end,
@@ -606,6 +612,7 @@ RACING_ENDS = (
     "a daemon thread sending",
     "a daemon thread sending until it is closed",
     "a daemon thread that does both",
+    "a daemon thread that looks at the statistics",
 )
 SLOW_ENDS = (
     "a handler that never returns",
@@ -640,6 +647,7 @@ def test_the_interpreter_ends_at_once_with(how: str, reader: Node) -> None:
         ends_well(child, within=2.0)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", RACING_ENDS)
 def test_the_interpreter_ends_every_time_with(
     how: str, reader: Node, count: Callable[[int, int], int]

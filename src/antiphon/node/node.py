@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -138,6 +139,7 @@ class Node(NodeCore):
 
     def start(self) -> Self:
         """Listens and begins to run. ``with node:`` does it. Raises OSError if it cannot listen."""
+        self._check_process()
         with self._lock:
             if self._state == "running":
                 return self
@@ -174,6 +176,7 @@ class Node(NodeCore):
 
     def wait(self) -> None:
         """Blocks until the node is closed, or SIGINT or SIGTERM arrives (on the main thread)."""
+        self._check_process()
         if threading.current_thread() is not threading.main_thread():
             self._closed_event.wait()
             return
@@ -210,6 +213,15 @@ class Node(NodeCore):
                 f"{self!r} was never closed; use 'with node:'", ResourceWarning, stacklevel=2
             )
             self.close(drain=0)
+
+    def _check_process(self) -> None:
+        # Before any lock: in a forked child it may be held by a thread that is not there.
+        if self._forked:
+            raise Closed(
+                "this node belongs to the process that this one was forked from; make a node of "
+                "your own after the fork, or use the 'spawn' start method",
+                what="node",
+            )
 
     # --- identity ---------------------------------------------------------------------------
 
@@ -363,10 +375,7 @@ class Node(NodeCore):
     def _resolve(
         self, kind: int | type[Message], capacity: int, when_full: str
     ) -> tuple[int, Callable[[bytes], Message] | None]:
-        if self._forked:
-            raise Closed(
-                "this node belongs to the parent process; make one of your own", what="node"
-            )
+        self._check_process()
         if self._state == "closed":
             raise Closed("this node is closed; make a new one", what="node")
         _check_whole("capacity", capacity, 1, 2**24)
@@ -385,6 +394,7 @@ class Node(NodeCore):
 
         ``reason`` is ``dialled`` or ``accepted``. It may send. Also a decorator. Never blocks.
         """
+        self._check_process()
         self._callbacks[_CONNECTED].append(callback)
         return callback
 
@@ -394,6 +404,7 @@ class Node(NodeCore):
         ``reason`` says why, and what was dropped with it. On a scheduler thread; it may send.
         Also a decorator. Never blocks.
         """
+        self._check_process()
         self._callbacks[_DISCONNECTED].append(callback)
         return callback
 
@@ -401,6 +412,7 @@ class Node(NodeCore):
 
     def add_peer(self, id: int, address: str) -> None:
         """Says where a node is; replaces what was known. Connects with the first message."""
+        self._check_process()
         _check_whole("peers", id, 1, 65535)
         parsed = parse_address(address, setting=f"address of peer {id}")
         if self._secret is not None and not parsed.local:
@@ -413,6 +425,7 @@ class Node(NodeCore):
 
     def remove_peer(self, id: int) -> None:
         """Forgets a node and closes its connection. Raises `UnknownPeer`."""
+        self._check_process()
         if not 1 <= id <= 65535 or not self._remove_peer(id):
             raise UnknownPeer(f"node {id} is not known; there is nothing to remove", peer=id)
 
@@ -453,10 +466,12 @@ class Node(NodeCore):
 
     def connections(self) -> list[ConnectionInfo]:
         """The peers that this node knows, connected or not."""
+        self._check_process()
         return [connection_info(peer) for peer in self._peers()]
 
     def statistics(self) -> NodeStatistics:
         """Counters and depths of this moment: the node, its connections, its kinds."""
+        self._check_process()
         with self._lock:
             inboxes = [inbox._core.statistics() for inbox in self._inboxes if not inbox.closed]
         return node_statistics(self._counters(), self.connections(), self._handles() + inboxes)
@@ -523,12 +538,16 @@ def _report_kernel_caps(wanted: int) -> None:
             )
 
 
+_EXIT_DRAIN = 4.0
+"""Seconds that all nodes together may take to drain when the interpreter ends."""
+
 _running: weakref.WeakSet[Node] = weakref.WeakSet()
 
 
 def _close_running() -> None:
+    until = time.monotonic() + _EXIT_DRAIN
     for node in list(_running):
-        node.close()
+        node.close(drain=until - time.monotonic())
 
 
 # Before `threading` joins its own threads: one of them may be blocked in receive(), and wakes only

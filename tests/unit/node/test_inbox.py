@@ -68,7 +68,7 @@ def test_receive_gives_up_in_time_and_says_how_long_it_waited(timeout: float) ->
             inbox.receive(timeout)
         waited = time.monotonic() - began
     assert max(0, timeout) <= waited < 2
-    assert error.value.waited == pytest.approx(max(0, timeout), abs=0.5)
+    assert max(0, timeout) <= error.value.waited < max(0, timeout) + 2
     assert isinstance(error.value, TimeoutError)
 
 

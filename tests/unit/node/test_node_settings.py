@@ -82,7 +82,7 @@ def test_the_patience_of_send_comes_from_the_environment(monkeypatch: pytest.Mon
         here.send(THERE, b"x", kind=KIND)
         with pytest.raises(SendTimeout) as error:
             here.send(THERE, b"x", kind=KIND)
-        assert error.value.waited == pytest.approx(0.2, abs=0.2)
+        assert 0.2 <= error.value.waited < 0.2 + 2
 
 
 def test_a_misspelt_variable_stops_the_node_from_being_made(
