@@ -163,9 +163,14 @@ PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
     return list.release();
 }
 
-void Inbox::close() {
+bool Inbox::close() {
+    if (node_->forked()) {
+        raise_forked();
+        return false;
+    }
     Released released;
     node_->remove_registration(registration_);
+    return true;
 }
 
 }  // namespace antiphon::python

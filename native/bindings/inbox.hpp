@@ -16,7 +16,7 @@ class Inbox {
     PyObject* receive(double timeout);
     PyObject* receive_many(Py_ssize_t most, double timeout);
     PyObject* next();  // for iteration: null without an exception once the inbox is closed
-    void close();
+    bool close();  // false with an exception set, in a forked child
 
     std::uint64_t pending() const;
     std::uint64_t dropped() const { return registration_->queue->dropped(); }

@@ -309,7 +309,9 @@ NB_MODULE(_core, m) {
                 return checked(self.receive_many(most, timeout_of(timeout)));
             },
             "most"_a, "timeout"_a = nb::none())
-        .def("close", &Inbox::close)
+        .def("close", [](Inbox& self) {
+            if (!self.close()) throw nb::python_error();
+        })
         .def_prop_ro("kind", &Inbox::kind)
         .def_prop_ro("pending", &Inbox::pending)
         .def_prop_ro("dropped", &Inbox::dropped)

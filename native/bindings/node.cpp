@@ -72,6 +72,10 @@ int read_kind(PyObject* kind) {
 // --- handles ---------------------------------------------------------------------------------------
 
 bool Handle::close() {
+    if (node_->forked()) {
+        raise_forked();
+        return false;
+    }
     std::vector<std::shared_ptr<HandlerTask>> tasks;
     tasks.swap(tasks_);
     if (tasks.empty()) return true;

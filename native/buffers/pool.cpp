@@ -93,6 +93,7 @@ Buffer* BufferPool::acquire(std::size_t wanted, std::size_t least) {
 }
 
 void BufferPool::give_back(Buffer* buffer) {
+    if (fork_generation() != generation_) return;
     std::lock_guard lock(mutex_);
     if (buffer->pinned_.exchange(false, std::memory_order_relaxed)) {
         pinned_bytes_.fetch_sub(buffer->capacity_, std::memory_order_relaxed);

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptors.hpp"
+
 namespace antiphon {
 
 class BufferPool;
@@ -82,6 +84,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
    private:
     friend class Buffer;
     void give_back(Buffer* buffer);
+
+    // In a forked child the lock may be held by a thread that is not there.
+    const std::uint32_t generation_ = fork_generation();
 
     std::mutex mutex_;
     std::vector<Size> sizes_;  // ascending

@@ -168,6 +168,8 @@ class InProcess : public Transport {
             fail(-1, "socketpair");
         }
         std::lock_guard lock(mutex_);
+        if (generation_ != fork_generation()) doors_.clear();  // they were the parent's
+        generation_ = fork_generation();
         if (!doors_.emplace(address.host, pair[1]).second) {
             close_descriptor(pair[0]);
             close_descriptor(pair[1]);
@@ -249,6 +251,7 @@ class InProcess : public Transport {
 
     std::mutex mutex_;
     std::map<std::string, int> doors_;
+    std::uint32_t generation_ = fork_generation();
 };
 
 }  // namespace

@@ -397,17 +397,17 @@ def test_a_handler_that_never_returns_does_not_hang_close_and_is_logged(
 
 
 def test_a_handler_that_returns_after_close_harms_nobody() -> None:
-    returned = threading.Event()
-    release = threading.Event()
+    entered, release, returned = threading.Event(), threading.Event(), threading.Event()
 
     def late(source: int, data: bytes) -> None:
+        entered.set()
         release.wait(20)
         returned.set()
 
     with nodes() as (here, there):
         there.on(KIND, late)
         here.send_many(THERE, numbered(10), kind=KIND)
-        eventually(lambda: kind_of(there).messages == 10)
+        assert entered.wait(5)
         there.close(drain=0)
         assert there.statistics().messages_in == 10
     del there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import os
 import socket
 import struct
 import threading
@@ -26,7 +27,7 @@ from antiphon import (
 )
 from antiphon.testing import Child, Collected, Control, Host, Stranger, eventually, strangers
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 30)
 
 KIND = 200
 QUICK = NodeConfig(connect_timeout=0.5)
@@ -197,7 +198,6 @@ def test_a_second_listener_at_an_address_is_refused_and_the_first_goes_on(
 # --- opening --------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
 def test_both_sides_connecting_at_once_lose_nothing(
     listen: Callable[[], str], count: Callable[[int, int], int]
 ) -> None:

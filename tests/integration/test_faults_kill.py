@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import struct
 import threading
@@ -15,7 +16,7 @@ import pytest
 from antiphon import AntiphonError, ConnectionInfo, Node, NodeConfig, PeerUnreachable
 from antiphon.testing import Child, Collected, Control, eventually
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40)
 
 KIND = 200
 

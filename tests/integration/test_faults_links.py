@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 from antiphon import AntiphonError, ConnectionInfo, Node, NodeConfig
 from antiphon.testing import Child, Collected, Control, Member, Network, Proxy, eventually
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40)
 
 KIND = 200
 BEAT = 0.2
@@ -300,6 +301,26 @@ def test_a_slow_link_is_not_taken_for_a_dead_one(ends: Ends) -> None:
     source, data = inbox.receive(10)
     assert (source, len(data)) == (1, 900_000)
     assert not ends.lost.items
+
+
+def test_a_send_does_not_time_out_on_a_slow_link_while_there_is_room_for_it() -> None:
+    """Room for a message comes every hundredth of a second, half a ring only every half second."""
+    narrow = NodeConfig(ring_bytes=1 << 20, socket_buffer_bytes=65536, send_timeout=0.2)
+    wide = NodeConfig(flow_window_bytes=16 << 20)  # so that credit plays no part
+    with (
+        Node(1, config=narrow) as one,
+        Node(2, config=wide) as two,
+        Proxy(two.address) as proxy,
+    ):
+        two.on(KIND, lambda source, data: None)
+        one.add_peer(2, proxy.address)
+        one.send(2, b"", kind=KIND)
+        one.flush()
+        proxy.forward.slow(1_000_000)
+        for _ in range(250):
+            one.send(2, bytes(10_000), kind=KIND)
+        assert one.connections()[0].ring_waits > 0
+        one.close(drain=0)
 
 
 def test_a_link_that_carries_one_direction_only_is_given_up_by_both(ends: Ends) -> None:

@@ -23,7 +23,7 @@ from antiphon._core import build_info
 from antiphon.testing import Child, Collected, Control, Host, Stranger, eventually, strangers
 from antiphon.testing.strangers import frame, hello
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40)
 
 KIND, ECHO = 200, 201
 MIB = 1 << 20
@@ -434,7 +434,6 @@ def test_a_peer_that_reads_one_byte_a_second_fills_only_its_own_ring() -> None:
                 send_without_end()
             assert full.value.peer == 7
             assert full.value.waited == pytest.approx(0.5, abs=0.4)
-            assert node.try_send(7, bytes(1000), kind=KIND) is False
             for number in range(1000):
                 node.send(2, b"%d" % number, kind=KIND)
             for number in range(1000):

@@ -548,8 +548,10 @@ def test_flush_does_not_wait_for_what_comes_after_it() -> None:
     with nodes() as (here, there):
         inbox = there.inbox(KIND)
         here.send(THERE, b"before", kind=KIND)
-        flushing = Running(lambda: here.flush(20))
         eventually(lambda: inbox.pending == 1)
+        reads = to(there, HERE).reads
+        flushing = Running(lambda: here.flush(20))
+        eventually(lambda: to(there, HERE).reads > reads)  # the question has come
         stop = threading.Event()
 
         def more() -> None:

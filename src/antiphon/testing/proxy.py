@@ -132,6 +132,8 @@ class Proxy:
     def __init__(self, target: str) -> None:
         self.target = target
         self._door = socket.create_server(("127.0.0.1", 0))
+        # Inherited by what it accepts: a lane that is shut must be felt soon, not after megabytes.
+        self._door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK)
         self._door.setblocking(False)
         self.address = f"tcp://127.0.0.1:{self._door.getsockname()[1]}"
         self.forward = Lane()
@@ -230,10 +232,14 @@ class Proxy:
         except OSError:
             return
         target = parse_address(self.target)
+        server = socket.socket(socket.AF_INET6 if ":" in target.host else socket.AF_INET)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK)
+        server.settimeout(5)
         try:
-            server = socket.create_connection((target.host, target.port), timeout=5)
+            server.connect((target.host, target.port))
         except OSError:
             client.close()
+            server.close()
             return
         for side in (client, server):
             side.setblocking(False)
