@@ -229,6 +229,8 @@ nb::dict counter_dict(NodeCore& core) {
     d["scheduler_threads"] = c.threads;
     d["window_bytes_granted"] = c.granted;
     d["large_bytes_in_use"] = c.large_in_use;
+    d["forgotten_failed"] = core.forgotten_failed();
+    d["forgotten_dropped"] = core.forgotten_dropped();
     return d;
 }
 
@@ -251,7 +253,9 @@ nb::dict registration_dict(const Registration& registration, const Handler* hand
 nb::list handle_list(NodeCore& core) {
     nb::list list;
     for (const auto& handle : core.handles()) {
-        if (handle->active()) list.append(registration_dict(handle->registration(), &handle->handler()));
+        nb::dict d = registration_dict(handle->registration(), &handle->handler());
+        d["active"] = handle->active();
+        list.append(d);
     }
     return list;
 }
@@ -321,6 +325,7 @@ NB_MODULE(_core, m) {
             nb::dict d = registration_dict(self.registration(), nullptr);
             d["pending"] = self.pending();
             d["failed"] = self.failed();
+            d["active"] = self.registration().active.load(std::memory_order_relaxed);
             return d;
         });
 

@@ -185,7 +185,12 @@ std::shared_ptr<Handle> NodeCore::on(std::uint16_t kind, Reference call, Referen
     if (!registration) return nullptr;
     auto handle = std::make_shared<Handle>(node_, registration, handler, std::move(all));
     if (!Scheduler::on_scheduler_thread()) {
-        std::erase_if(handles_, [](const auto& known) { return !known->active() && !known->retired(); });
+        std::erase_if(handles_, [this](const auto& known) {
+            if (known->active() || known->retired()) return false;
+            forgotten_failed_ += known->handler().failed.load(std::memory_order_relaxed);
+            forgotten_dropped_ += known->registration().queue->dropped();
+            return true;
+        });
     }
     handles_.push_back(handle);
     return handle;
@@ -241,14 +246,13 @@ int NodeCore::kind_for(PyObject* message) {
 }
 
 PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool blocking) {
-    const auto user_kind = static_cast<std::uint16_t>(kind);
-    Attempt attempt = node_->try_message(peer, user_kind, message);
-    if (attempt.status == Status::sent) return Py_NewRef(blocking ? Py_None : Py_True);
-
-    if (node_->fresh()) return raise_not_started();
     if (message.size > node_->message_limit(peer)) {
         return raise_outcome(node_->too_large(peer, message.size), peer.id, kind, 0, 0);
     }
+    const auto user_kind = static_cast<std::uint16_t>(kind);
+    Attempt attempt = node_->try_message(peer, user_kind, message);
+    if (attempt.status == Status::sent) return Py_NewRef(blocking ? Py_None : Py_True);
+    if (node_->fresh()) return raise_not_started();
     if (!blocking) {
         if (attempt.status == Status::closed) {
             return raise_outcome({Outcome::Code::closed, {}, {}, {}}, peer.id, kind, 0, 0);
@@ -329,6 +333,10 @@ PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject*
         if (!view.take(message, PyBUF_SIMPLE)) return nullptr;
         return send_bytes(*peer, kind, {static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)},
                           blocking);
+    }
+    if (PyObject_CheckBuffer(message)) {
+        return raise("ConfigError", "a raw message needs its kind: send(target, data, kind=...)",
+                     facts("{ss}", "setting", "kind"));
     }
     const int kind = kind_for(message);
     if (kind < 0) return nullptr;

@@ -57,6 +57,8 @@ class NodeCore {
 
     std::shared_ptr<Node> node() { return node_; }
     const std::vector<std::shared_ptr<Handle>>& handles() const { return handles_; }
+    std::uint64_t forgotten_failed() const { return forgotten_failed_; }
+    std::uint64_t forgotten_dropped() const { return forgotten_dropped_; }
 
    private:
     Peer* find(long id);
@@ -71,6 +73,7 @@ class NodeCore {
     Reference kind_of_, encode_, kinds_;
     std::vector<std::shared_ptr<Handle>> handles_;
     bool started_ = false, kept_ = false;
+    std::uint64_t forgotten_failed_ = 0, forgotten_dropped_ = 0;  // of handles that are gone
 };
 
 }  // namespace antiphon::python

@@ -559,6 +559,11 @@ void Node::write_back(Peer& peer) {
         due.swap(peer.credits_due);
     }
     for (InFlow* flow : due) queue_credit(*flow);
+    if (peer.confirm_all.exchange(false, std::memory_order_seq_cst)) {
+        for (auto& flow : peer.in_flows) {
+            if (flow) queue_credit(*flow, true);
+        }
+    }
     {
         std::lock_guard lock(peer.mutex);
         channel->out.swap(peer.back);

@@ -303,7 +303,7 @@ class Node {
     void drop_receiving(Peer& peer);
     void announce(Registration& registration);
     void return_idle_windows(Peer& peer);
-    void queue_credit(InFlow& flow);
+    void queue_credit(InFlow& flow, bool confirm = false);
     void give_credit(Run& run, std::uint32_t due);
 
     Peer& peer_for(std::uint16_t id);

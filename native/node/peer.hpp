@@ -108,6 +108,9 @@ class Peer {
     std::string forward;  // control frames for the channel we send on; written at frame boundaries
     std::string back;     // control frames for the channel we receive on
     std::atomic<int> flushes{0};  // asked for and not answered
+    // Set by the thread that answers a flush: the sender is told of all that was handled, so that
+    // nothing of it counts as unconfirmed.
+    std::atomic<bool> confirm_all{false};
     // Until when somebody wants a connection; raised by anybody.
     std::atomic<Nanos> wanted_until{0};
 

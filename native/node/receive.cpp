@@ -62,13 +62,13 @@ void Node::finish(Run& run) {
     run.barrier.reset();
 }
 
-void Node::queue_credit(InFlow& flow) {
+void Node::queue_credit(InFlow& flow, bool confirm) {
     // Cleared before the units are taken: a unit that fills up afterwards is reported again.
     flow.credit_due.store(false, std::memory_order_seq_cst);
     Peer& peer = *flow.peer;
     const std::uint32_t unit = std::max(1u, flow.unit.load(std::memory_order_relaxed));
     const std::uint32_t units = flow.handled.count(peer.in_session) / unit;
-    if (units == 0) return;
+    if (units == 0 && (!confirm || flow.confirmed_messages == flow.handled_messages.load())) return;
     flow.handled.subtract(peer.in_session, std::uint64_t{units} * unit);
     flow.outstanding -= std::min(flow.outstanding, std::uint64_t{units} * unit);
     const std::uint64_t handled = flow.handled_messages.load(std::memory_order_relaxed);
@@ -456,6 +456,7 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
             auto barrier = std::make_shared<Barrier>([this, &peer, id, session = peer.in_session.load()] {
                 // On whichever thread handles the last message.
                 peer.flushes.fetch_sub(1, std::memory_order_relaxed);
+                peer.confirm_all.store(true, std::memory_order_seq_cst);
                 {
                     std::lock_guard lock(peer.mutex);
                     if (peer.in_session.load(std::memory_order_seq_cst) != session) return;
@@ -477,9 +478,14 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
                 elsewhere |= !flow->registration || !flow->registration->active.load(std::memory_order_acquire);
                 if (flow->registration) mark(*flow->registration);
             }
-            for (Registration* registration : flows_) {
-                if (elsewhere && registration && registration->active.load(std::memory_order_acquire)) {
-                    mark(*registration);
+            if (elsewhere) {
+                std::vector<std::shared_ptr<Registration>> all;
+                {
+                    std::lock_guard lock(mutex_);
+                    all = registrations_;
+                }
+                for (auto& registration : all) {
+                    if (registration && registration->active.load(std::memory_order_acquire)) mark(*registration);
                 }
             }
             return true;
@@ -578,6 +584,9 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
         last != (assembly.filled + part.size() == assembly.size)) {
         return false;
     }
+    InFlow& flow = in_flow(peer, header.flow < flows_.size() ? header.flow : 0);
+    flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + kHeaderBytes + 8 + part.size(),
+                     std::memory_order_relaxed);
     // Allocated by the first fragment, not by the promise of one.
     if (assembly.buffer == nullptr) assembly.buffer = Buffer::standalone(assembly.size);
     std::memcpy(assembly.buffer->data() + assembly.filled, part.data(), part.size());
@@ -585,9 +594,7 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     if (!last) return true;
 
     Registration* registration = registration_for(header.kind, header.flow);
-    InFlow& flow = in_flow(peer, header.flow < flows_.size() ? header.flow : 0);
     flow.messages.store(flow.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + assembly.size, std::memory_order_relaxed);
     peer.large_in.fetch_add(1, std::memory_order_relaxed);
     Run run;
     run.shape = Run::Shape::message;

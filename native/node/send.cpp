@@ -87,6 +87,7 @@ Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size
     const std::uint32_t least = flow->least_charge.load(std::memory_order_relaxed);
     const std::size_t total = kHeaderBytes + payload;
     if (total > peer.max_frame.load(std::memory_order_relaxed) ||
+        (flags == 0 && payload > peer.max_message.load(std::memory_order_relaxed)) ||
         (window != 0 && total > window / 4 && total > least)) {
         return {Status::large, flow, 0, session};
     }
@@ -126,9 +127,10 @@ Attempt Node::try_packed(Peer& peer, std::uint16_t kind, const Message* messages
             most_count = std::min<std::uint64_t>(most_count, std::max(1u, window / 4 / least));
         }
     }
+    const std::uint64_t limit = message_limit(peer);  // what is over it goes, and fails, by itself
     std::uint64_t payload = 4;
     std::size_t fits = 0;
-    while (fits < most_count && payload + 4 + messages[fits].size <= most_bytes) {
+    while (fits < most_count && messages[fits].size <= limit && payload + 4 + messages[fits].size <= most_bytes) {
         payload += 4 + messages[fits].size;
         ++fits;
     }
@@ -237,6 +239,7 @@ Outcome Node::too_large(const Peer& peer, std::uint64_t size) const {
 }
 
 Outcome Node::lost(Peer& peer) {
+    if (!sends_allowed()) return {Outcome::Code::closed, {}, {}, {}};
     std::lock_guard lock(peer.mutex);
     Outcome outcome{Outcome::Code::unreachable, peer.failure.text, peer.failure.address, {}};
     if (outcome.text.empty()) outcome.text = "the connection was lost";
@@ -250,9 +253,12 @@ Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
     Outcome outcome;
     std::unique_lock lock(peer.mutex);
     peer.waiters.fetch_add(1, std::memory_order_seq_cst);
-    while (!done()) {
+    for (;;) {
+        // First of all: the node's own end also ends its sessions, and is not to be taken for a loss.
+        const bool open = sends_allowed();
+        if (open && done()) break;
         const Nanos now = now_ns();
-        if (!sends_allowed()) {
+        if (!open) {
             outcome.code = Outcome::Code::closed;
         } else if (now >= deadline) {
             outcome.code = Outcome::Code::timeout;

@@ -31,12 +31,13 @@
 
 namespace check {
 
+// A sanitizer's price: fewer rounds, and more patience with those.
 #if defined(__SANITIZE_THREAD__)
-inline constexpr int kSlower = 8;  // what a sanitizer makes of a count and of a patience
+inline constexpr int kFewer = 4, kPatience = 8;
 #elif defined(__SANITIZE_ADDRESS__)
-inline constexpr int kSlower = 3;
+inline constexpr int kFewer = 2, kPatience = 4;
 #else
-inline constexpr int kSlower = 1;
+inline constexpr int kFewer = 1, kPatience = 1;
 #endif
 
 struct Test {
@@ -63,10 +64,10 @@ inline bool full() {
 
 // How often: in every run, and with ANTIPHON_STRESS=full. Less where a sanitizer slows us down.
 inline std::uint64_t count(std::uint64_t small, std::uint64_t large) {
-    return full() ? large : std::max<std::uint64_t>(1, small / kSlower);
+    return full() ? large : std::max<std::uint64_t>(1, small / kFewer);
 }
 
-inline antiphon::Nanos patience(antiphon::Nanos wanted) { return wanted * kSlower; }
+inline antiphon::Nanos patience(antiphon::Nanos wanted) { return wanted * kPatience; }
 
 // Every thread draws from its own generator, so that its course does not depend on the others.
 inline std::mt19937_64 random(std::uint64_t stream) { return std::mt19937_64(seed * 1000003 + stream); }
@@ -126,7 +127,7 @@ inline void on_alarm(int) {
     abort();  // a core, or a debugger, shows where every thread stands
 }
 
-inline unsigned seconds_per_test() { return full() ? 1200u : 60u * kSlower; }
+inline unsigned seconds_per_test() { return full() ? 1200u : 60u * kPatience; }
 
 }  // namespace check
 

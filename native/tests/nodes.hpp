@@ -62,9 +62,12 @@ class Handler : public Task {
    public:
     Handler(Node& node, std::uint16_t kind, OnMessage call, std::uint64_t capacity = 4096,
             WhenFull when_full = WhenFull::block)
-        : node_(node), call_(std::move(call)), registration_(node.add_registration(kind, capacity, when_full)) {
+        : node_(node), call_(std::move(call)) {
+        registration_ = node.add_registration(kind, capacity, when_full, [this](const auto& made) {
+            made->queue->begin(slice_);
+            made->queue->set_on_ready([this] { node_.scheduler().notify(*this); });
+        });
         CHECK(registration_ != nullptr);
-        registration_->queue->set_on_ready([this] { node_.scheduler().notify(*this); });
     }
     ~Handler() override { close(); }
 
@@ -72,15 +75,14 @@ class Handler : public Task {
         if (!registration_->active.load()) return;
         node_.remove_registration(registration_);
         registration_->queue->set_on_ready(nullptr);
-        node_.scheduler().forget(*this);
+        CHECK(node_.scheduler().forget(*this, kNever));
+        registration_->queue->end(slice_);
     }
 
     bool run_slice(Nanos until) override {
         TaskQueue& queue = *registration_->queue;
-        TaskQueue::Slice slice;
-        queue.begin(slice);
         Run run;
-        while (queue.pop(run, slice)) {
+        while (now_ns() < until && queue.pop(run, slice_)) {
             RunCursor cursor(run);
             while (cursor.left() != 0) {
                 const char* data;
@@ -88,12 +90,11 @@ class Handler : public Task {
                 cursor.next(data, size);
                 call_(run.source, data, size);
                 // Credit for a part of a long run, as the bindings give it at the end of a slice.
-                if (cursor.left() % 64 == 0) node_.progress(run, run.last - cursor.left());
+                if (cursor.left() % 64 == 0) node_.progress(run, run.size() - cursor.left());
             }
             node_.finish(run);
-            if (now_ns() >= until) break;
+            queue.done(slice_);
         }
-        queue.end(slice);
         return !queue.empty();
     }
 
@@ -103,7 +104,8 @@ class Handler : public Task {
    private:
     Node& node_;
     const OnMessage call_;
-    const std::shared_ptr<Registration> registration_;
+    TaskQueue::Slice slice_;
+    std::shared_ptr<Registration> registration_;
 };
 
 // An inbox: messages are pulled by whoever calls take().
@@ -115,8 +117,8 @@ class Pull {
         registration_->queue->begin(slice_);
     }
     ~Pull() {
-        registration_->queue->end(slice_);
         if (begun_) node_.finish(run_);
+        registration_->queue->end(slice_);
         node_.remove_registration(registration_);
     }
     // The next message, if one comes in time. One thread at a time.
@@ -139,7 +141,7 @@ class Pull {
         if (cursor_.left() == 0) {
             node_.finish(run_);
             begun_ = false;
-            registration_->queue->settle(slice_);
+            registration_->queue->done(slice_);
         }
         return message;
     }
@@ -156,19 +158,26 @@ class Pull {
 
 // --- sending ---------------------------------------------------------------------------------------
 
+inline Outcome failed(Code code) {
+    Outcome outcome;
+    outcome.code = code;
+    return outcome;
+}
+
 inline Outcome send(Node& node, std::uint16_t to, std::uint16_t kind, std::string_view bytes, Nanos timeout = 0) {
     Peer* peer = node.find_peer(to);
-    if (peer == nullptr) return {Code::unknown_peer, {}, {}, {}};
+    if (peer == nullptr) return failed(Code::unknown_peer);
     const Message message{bytes.data(), bytes.size()};
     Attempt attempt = node.try_message(*peer, kind, message);
     if (attempt.status == Status::sent) return {};
-    if (message.size > node.message_limit(*peer)) return {Code::too_large, {}, {}, {}};
+    if (message.size > node.message_limit(*peer)) return node.too_large(*peer, message.size);
     Node::Sending sending{*peer, now_ns() + (timeout ? timeout : node.options().send_timeout), now_ns()};
     for (;;) {
         Outcome outcome;
         if (attempt.status == Status::large) {
+            sending.went = false;
             outcome = node.send_large(sending, kind, message, nullptr);
-            if (!outcome.ok() || sending.session != 0) return outcome;
+            if (!outcome.ok() || sending.went) return outcome;
         } else {
             outcome = node.wait(sending, attempt, nullptr);
             if (!outcome.ok()) return outcome;
@@ -183,7 +192,7 @@ inline Outcome send_many(Node& node, std::uint16_t to, std::uint16_t kind, const
                          std::size_t& sent, Nanos timeout = 0) {
     sent = 0;
     Peer* peer = node.find_peer(to);
-    if (peer == nullptr) return {Code::unknown_peer, {}, {}, {}};
+    if (peer == nullptr) return failed(Code::unknown_peer);
     Node::Sending sending{*peer, now_ns() + (timeout ? timeout : node.options().send_timeout), now_ns()};
     while (sent < messages.size()) {
         std::size_t taken = 0;
@@ -192,8 +201,9 @@ inline Outcome send_many(Node& node, std::uint16_t to, std::uint16_t kind, const
         if (attempt.status == Status::sent) continue;
         Outcome outcome;
         if (attempt.status == Status::large) {
+            sending.went = false;
             outcome = node.send_large(sending, kind, messages[sent], nullptr);
-            if (outcome.ok() && sending.session != 0) ++sent;
+            if (outcome.ok() && sending.went) ++sent;
         } else {
             outcome = node.wait(sending, attempt, nullptr);
         }
@@ -266,12 +276,12 @@ class Ledger {
             if (data[i] != filling(stamp, i)) CHECK_SAYS(false, "byte " + std::to_string(i) + " of " + std::to_string(size));
         }
         std::lock_guard lock(mutex_);
-        auto [entry, fresh] = next_.try_emplace({source, stamp.thread}, 0);
-        const std::string who = "node " + std::to_string(source) + ", thread " + std::to_string(stamp.thread) + ": " +
-                                std::to_string(stamp.sequence) + " came, " + std::to_string(entry->second) + " was next";
-        CHECK_SAYS(stamp.sequence >= entry->second, who);
-        if (gaps_ == Gaps::forbidden) CHECK_SAYS(stamp.sequence == entry->second, who);
-        entry->second = stamp.sequence + 1;
+        std::uint64_t& next = next_.try_emplace({source, stamp.thread}, 0).first->second;
+        if (gaps_ == Gaps::forbidden ? stamp.sequence != next : stamp.sequence < next) {
+            CHECK_SAYS(false, "node " + std::to_string(source) + ", thread " + std::to_string(stamp.thread) + ": " +
+                                  std::to_string(stamp.sequence) + " came, " + std::to_string(next) + " was next");
+        }
+        next = stamp.sequence + 1;
         ++total_;
     }
     OnMessage on_message() {

@@ -45,7 +45,10 @@ struct Box {
         queue.begin(slice);
         std::vector<std::uint64_t> out;
         Run run;
-        while (queue.pop(run, slice)) out.push_back(static_cast<std::uint64_t>(run.arrived));
+        while (queue.pop(run, slice)) {
+            out.push_back(static_cast<std::uint64_t>(run.arrived));
+            queue.done(slice);
+        }
         queue.end(slice);
         return out;
     }
@@ -173,6 +176,7 @@ TEST("random pushes and pops of every policy agree with a queue of single messag
                     CHECK_EQUAL(i, model.front().second);
                     model.pop_front();
                 }
+                box.queue.done(slice);
             }
             CHECK_EQUAL(box.queue.pending(), model.size());
             CHECK_EQUAL(box.queue.dropped(), dropped);
@@ -203,6 +207,7 @@ TEST("random runs of many sizes account for every message and byte") {
                 CHECK(run.arrived > last);
                 last = run.arrived;
                 taken += run.size();
+                box.queue.done(slice);
             }
             CHECK(box.queue.pending() <= 20);
             CHECK(box.queue.pending_bytes() <= 2000);
@@ -210,21 +215,6 @@ TEST("random runs of many sizes account for every message and byte") {
         }
         box.queue.end(slice);
     }
-}
-
-TEST("what is put back comes out first") {
-    Box box(WhenFull::block);
-    box.queue.push(make_run(1, 1, 1));
-    box.queue.push(make_run(1, 1, 2));
-    TaskQueue::Slice slice;
-    box.queue.begin(slice);
-    Run run;
-    CHECK(box.queue.pop(run, slice));
-    CHECK_EQUAL(box.queue.pending(), 1);
-    box.queue.push_front(std::move(run));
-    CHECK_EQUAL(box.queue.pending(), 2);
-    box.queue.end(slice);
-    CHECK(box.drain() == Tags({1, 2}));
 }
 
 TEST("the oldest run tells its age") {
@@ -248,15 +238,16 @@ TEST("readiness is told when the queue was empty, and only then") {
     box.drain();
     box.queue.push(make_run(1));
     CHECK_EQUAL(calls, 2);
-    std::atomic<int> reached{0};
     box.drain();
-    box.queue.push(make_mark(reached));  // a mark wants to be passed, too
-    CHECK_EQUAL(calls, 3);
+    std::atomic<int> reached{0};
+    box.queue.push(make_mark(reached));  // nothing is before it: nobody need be woken
+    CHECK_EQUAL(calls, 2);
+    CHECK_EQUAL(reached.load(), 1);
 }
 
 // --- marks -------------------------------------------------------------------------------------------
 
-TEST("a mark is reached when the runs before it are finished") {
+TEST("a mark is reached when the run before it is done, and not when it is taken") {
     Box box(WhenFull::block);
     std::atomic<int> reached{0};
     box.queue.push(make_run(1, 1, 1));
@@ -266,30 +257,29 @@ TEST("a mark is reached when the runs before it are finished") {
     box.queue.begin(slice);
     Run run;
     CHECK(box.queue.pop(run, slice));
-    CHECK_EQUAL(reached.load(), 0);  // the slice is still at work on it
-    CHECK(box.queue.pop(run, slice));
+    CHECK_EQUAL(reached.load(), 0);
+    box.queue.done(slice);
     CHECK_EQUAL(reached.load(), 1);
+    CHECK(box.queue.pop(run, slice));
     CHECK_EQUAL(run.arrived, 2);
+    box.queue.done(slice);
     box.queue.end(slice);
 }
 
-TEST("a mark behind the last run is reached when the slice settles, or ends") {
-    for (const bool settle : {true, false}) {
+TEST("marks behind the last run are reached without anybody asking for more") {
+    for (const bool before : {true, false}) {
         Box box(WhenFull::block);
         std::atomic<int> reached{0};
-        box.queue.push(make_run(1));
-        box.queue.push(make_mark(reached));
-        box.queue.push(make_mark(reached));
         TaskQueue::Slice slice;
         box.queue.begin(slice);
+        box.queue.push(make_run(1));
+        if (before) box.queue.push(make_mark(reached));
         Run run;
         CHECK(box.queue.pop(run, slice));
+        box.queue.push(make_mark(reached));
+        if (!before) box.queue.push(make_mark(reached));
         CHECK_EQUAL(reached.load(), 0);
-        if (settle) {
-            box.queue.settle(slice);
-        } else {
-            CHECK(!box.queue.pop(run, slice));
-        }
+        box.queue.done(slice);
         CHECK_EQUAL(reached.load(), 2);
         CHECK(box.queue.empty());
         box.queue.end(slice);
@@ -299,8 +289,8 @@ TEST("a mark behind the last run is reached when the slice settles, or ends") {
 TEST("a mark waits for every slice that is at work on something before it") {
     Box box(WhenFull::block);
     std::atomic<int> reached{0};
-    TaskQueue::Slice first, second, third;
-    for (TaskQueue::Slice* slice : {&first, &second, &third}) box.queue.begin(*slice);
+    TaskQueue::Slice first, second, third, idle;
+    for (TaskQueue::Slice* slice : {&first, &second, &third, &idle}) box.queue.begin(*slice);
     box.queue.push(make_run(1, 1, 1));
     box.queue.push(make_run(1, 1, 2));
     box.queue.push(make_mark(reached));
@@ -311,12 +301,12 @@ TEST("a mark waits for every slice that is at work on something before it") {
     CHECK(box.queue.pop(c, third));  // passes the mark; the first two are still before it
     CHECK_EQUAL(c.arrived, 3);
     CHECK_EQUAL(reached.load(), 0);
-    CHECK(!box.queue.pop(a, first));
+    box.queue.done(first);
+    box.queue.done(third);
     CHECK_EQUAL(reached.load(), 0);
-    box.queue.end(second);
+    box.queue.end(second);  // it gives up, which is as good
     CHECK_EQUAL(reached.load(), 1);
-    box.queue.end(first);
-    box.queue.end(third);
+    for (TaskQueue::Slice* slice : {&first, &third, &idle}) box.queue.end(*slice);
     CHECK_EQUAL(reached.load(), 1);
 }
 
@@ -326,15 +316,15 @@ TEST("a mark that is pushed out waits for the slice that is at work before it") 
     TaskQueue::Slice slice;
     box.queue.begin(slice);
     box.queue.push(make_run(1, 1, 1));
+    box.queue.push(make_run(1, 1, 2));
+    box.queue.push(make_mark(reached));
     Run run;
     CHECK(box.queue.pop(run, slice));
-    box.queue.push(make_mark(reached));
-    box.queue.push(make_run(1, 1, 2));
-    box.queue.push(make_run(2, 1, 3));  // pushes the second run out, and the mark before it
-    CHECK_EQUAL(box.queue.dropped(), 1);
+    box.queue.push(make_run(2, 1, 3));  // pushes the second run out; the mark is the next to be
+    box.queue.push(make_run(2, 1, 4));
+    CHECK_EQUAL(box.queue.dropped(), 3);
     CHECK_EQUAL(reached.load(), 0);
-    CHECK(box.queue.pop(run, slice));
-    CHECK_EQUAL(run.arrived, 3);
+    box.queue.done(slice);
     CHECK_EQUAL(reached.load(), 1);
     box.queue.end(slice);
 }
@@ -413,9 +403,11 @@ TEST("waiting consumers miss no run, whoever pushes") {
             box.queue.begin(slice);
             Run run;
             while (box.queue.wait(kNever)) {
-                while (box.queue.pop(run, slice)) taken.fetch_add(run.count);
+                while (box.queue.pop(run, slice)) {
+                    taken.fetch_add(run.count);
+                    box.queue.done(slice);
+                }
             }
-            while (box.queue.pop(run, slice)) taken.fetch_add(run.count);
             box.queue.end(slice);
         });
     }
@@ -468,6 +460,7 @@ TEST("pushers and a taker of every policy account for every message, in each pus
                 CHECK(at > before->second);
                 if (when_full == WhenFull::block) CHECK_EQUAL(at, before->second + 1);
                 before->second = at;
+                box.queue.done(slice);
             }
             box.queue.end(slice);
         });
@@ -495,13 +488,15 @@ TEST("marks among several takers are reached behind everything that was pushed b
         takers.emplace_back([&] {
             Run run;
             while (!ends.load() || !box.queue.empty()) {
-                TaskQueue::Slice slice;
+                TaskQueue::Slice slice;  // sometimes one takes part for a while, and leaves
                 box.queue.begin(slice);
-                for (int i = 0; i < 7 && box.queue.pop(run, slice); ++i) {
+                for (int i = 0; i < 50 && box.queue.pop(run, slice); ++i) {
                     if (run.arrived % 5 == 0) std::this_thread::yield();
                     finished[static_cast<std::size_t>(run.arrived)].store(true);
+                    box.queue.done(slice);
                 }
                 box.queue.end(slice);
+                if (box.queue.empty()) std::this_thread::yield();
             }
         });
     }
@@ -523,6 +518,84 @@ TEST("marks among several takers are reached behind everything that was pushed b
     ends.store(true);
     for (std::thread& thread : takers) thread.join();
     CHECK_EQUAL(marks.load(), rounds / 10);
+}
+
+TEST("several slices share a long run, and its messages, credit and bytes add up") {
+    auto random = check::random(8);
+    for (std::uint64_t round = 0; round < check::count(300, 10'000); ++round) {
+        // Frames that lie in a buffer, as they were received; each is one byte that numbers it.
+        const auto count = static_cast<std::uint32_t>(1 + check::below(random, 120));
+        const bool packed = check::below(random, 2) == 0;
+        std::string bytes;
+        if (packed) {
+            const Header header{4 + 5 * count, 100, kPacked, 1};
+            bytes.append(reinterpret_cast<const char*>(&header), kHeaderBytes);
+            bytes.append(reinterpret_cast<const char*>(&count), 4);
+            for (std::uint32_t i = 0; i < count; ++i) bytes.append("\1\0\0\0", 4);
+            for (std::uint32_t i = 0; i < count; ++i) bytes.push_back(static_cast<char>(i));
+        } else {
+            for (std::uint32_t i = 0; i < count; ++i) {
+                const Header header{1, 100, 0, 1};
+                bytes.append(reinterpret_cast<const char*>(&header), kHeaderBytes);
+                bytes.push_back(static_cast<char>(i));
+            }
+        }
+        Buffer* buffer = Buffer::standalone(bytes.size());
+        std::memcpy(buffer->data(), bytes.data(), bytes.size());
+        Run whole = make_run(count, static_cast<std::uint32_t>(bytes.size()));
+        if (packed) whole.shape = Run::Shape::packed;
+        whole.buffer = buffer;
+        whole.charge = static_cast<std::uint32_t>(bytes.size() + check::below(random, 10'000));
+        const std::uint32_t charge = whole.charge;
+        const std::uint64_t capacity = 1 + check::below(random, 200);
+        const WhenFull when_full = check::below(random, 2) == 0 ? WhenFull::block : WhenFull::drop_oldest;
+
+        std::uint64_t counted = 0, charged = 0, given = 0;
+        TaskQueue queue(when_full, capacity, 1 << 20, [&](Run& run) {
+            counted += run.count;
+            charged += run.charge;
+            if (run.buffer) run.buffer->release();
+            run.buffer = nullptr;
+        });
+        std::vector<TaskQueue::Slice> slices(1 + check::below(random, 4));
+        for (TaskQueue::Slice& slice : slices) queue.begin(slice);
+        std::atomic<int> reached{0};
+        queue.push(std::move(whole));
+        queue.push(make_mark(reached));
+        std::uint32_t next = when_full == WhenFull::drop_oldest && count > capacity ? count - static_cast<std::uint32_t>(capacity) : 0;
+        const std::uint32_t wanted = count - next;
+        std::vector<Run> taken(slices.size());
+        std::vector<bool> busy(slices.size(), false);
+        while (given < wanted || std::find(busy.begin(), busy.end(), true) != busy.end()) {
+            const std::size_t s = check::below(random, slices.size());
+            if (busy[s]) {
+                CHECK_EQUAL(reached.load(), 0);
+                queue.finish(taken[s]);
+                queue.done(slices[s]);
+                busy[s] = false;
+            } else if (queue.pop(taken[s], slices[s])) {
+                busy[s] = true;
+                RunCursor cursor(taken[s]);
+                std::uint32_t here = taken[s].first;
+                CHECK_EQUAL(here, next);
+                for (std::uint32_t left = taken[s].size(); left != 0; --left, ++here, ++given) {
+                    const char* data;
+                    std::size_t size;
+                    cursor.next(data, size);
+                    CHECK_EQUAL(size, 1);
+                    CHECK_EQUAL(static_cast<std::uint8_t>(*data), here);
+                }
+                next = here;
+            }
+        }
+        CHECK_EQUAL(reached.load(), 1);
+        CHECK_EQUAL(given, wanted);
+        CHECK_EQUAL(counted, count);
+        CHECK_EQUAL(charged, charge);
+        CHECK_EQUAL(queue.pending(), 0);
+        CHECK_EQUAL(queue.pending_bytes(), 0);
+        for (TaskQueue::Slice& slice : slices) queue.end(slice);
+    }
 }
 
 // --- counts that belong to a session ---------------------------------------------------------------------

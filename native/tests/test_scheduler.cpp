@@ -5,6 +5,7 @@
 #include "scheduler/scheduler.hpp"
 
 #include <memory>
+#include <new>
 
 #include "check.hpp"
 
@@ -316,7 +317,7 @@ TEST("threads that are not the scheduler's may wait without being counted") {
         CHECK(scheduler.wait_idle(now_ns() + check::patience(10 * kSecond)));
         CHECK_EQUAL(task.plain, 10);
         CHECK_EQUAL(scheduler.thread_count(), 1);
-        scheduler.forget(task);
+        CHECK(scheduler.forget(task, kNever));
     }
     CHECK(scheduler.stop(kNever));
 }
@@ -365,9 +366,44 @@ TEST("stop gives up on a slice that does not end, and says so") {
     const Nanos asked = now_ns();
     CHECK(!kept->scheduler.stop(now_ns() + 20 * kMillisecond));
     CHECK(now_ns() - asked < check::patience(5 * kSecond));
+    kept->scheduler.leave();
     kept->gate.open();
     CHECK(check::soon([&] { return kept->over.load(); }));
-    CHECK(kept->scheduler.stop(now_ns() + check::patience(10 * kSecond)));
+}
+
+TEST("stop may be asked again until the last slice has ended") {
+    Scheduler scheduler(2, 4, {});
+    Gate gate;
+    std::atomic<bool> began{false};
+    Calling slow([&](Nanos) {
+        began.store(true);
+        gate.wait();
+        return false;
+    });
+    scheduler.notify(slow);
+    CHECK(check::soon([&] { return began.load(); }));
+    for (int i = 0; i < 3; ++i) CHECK(!scheduler.stop(now_ns() + kMillisecond));
+    gate.open();
+    CHECK(scheduler.stop(now_ns() + check::patience(10 * kSecond)));
+}
+
+TEST("a slice that throws ends alone") {
+    Scheduler scheduler(1, 1, {});
+    std::atomic<int> calls{0};
+    Calling fails([&](Nanos) -> bool {
+        calls.fetch_add(1);
+        throw std::bad_alloc();
+    });
+    Counter other(scheduler);
+    scheduler.notify(fails);
+    other.add(10);
+    CHECK(scheduler.wait_idle(now_ns() + check::patience(10 * kSecond)));
+    CHECK_EQUAL(calls.load(), 1);
+    CHECK_EQUAL(other.plain, 10);
+    scheduler.notify(fails);
+    CHECK(scheduler.wait_idle(now_ns() + check::patience(10 * kSecond)));
+    CHECK_EQUAL(calls.load(), 2);
+    CHECK(scheduler.stop(kNever));
 }
 
 TEST("stop while everybody notifies ends, and nothing runs afterwards") {
@@ -406,7 +442,7 @@ TEST("a forgotten task does not run again, even when it was ready") {
     scheduler.notify(holder);
     CHECK(check::soon([&] { return began.load(); }));
     forgotten.add(5);  // ready, behind the holder
-    scheduler.forget(forgotten);
+    CHECK(scheduler.forget(forgotten, kNever));
     gate.open();
     CHECK(scheduler.wait_idle(now_ns() + check::patience(10 * kSecond)));
     CHECK_EQUAL(forgotten.plain, 0);
@@ -424,13 +460,14 @@ TEST("forget waits for a running slice, unless it is its own") {
     });
     scheduler.notify(other);
     CHECK(check::soon([&] { return began.load(); }));
-    scheduler.forget(other);
+    CHECK(!scheduler.forget(other, now_ns()));  // not in no time
+    CHECK(scheduler.forget(other, now_ns() + check::patience(10 * kSecond)));
     CHECK(finished.load());
 
     std::atomic<bool> returned{false};
     std::unique_ptr<Calling> self;
     self = std::make_unique<Calling>([&](Nanos) {
-        scheduler.forget(*self);
+        CHECK(scheduler.forget(*self, kNever));
         returned.store(true);
         return false;
     });
@@ -457,7 +494,7 @@ TEST("tasks that come and go under load are never touched after they were forgot
         auto task = std::make_unique<Counter>(scheduler);
         task->add(1 + check::below(random, 30));
         if (round % 3 == 0) std::this_thread::yield();
-        scheduler.forget(*task);
+        CHECK(scheduler.forget(*task, kNever));
         const std::uint64_t ran = task->plain;  // nobody writes it any more
         CHECK(ran <= 30);
         task.reset();  // the sanitizers see whoever comes too late

@@ -6,7 +6,7 @@ The package is laid out in layers, and imports point downward only:
 - ``antiphon.lab``: experiments, and the adapters of the libraries we measure ourselves against
 - ``antiphon.node``: `Node`, its connections, handlers, inboxes, statistics and settings
 - ``antiphon.wire``: kinds of messages and their codec; bytes in, bytes out
-- ``antiphon.settings``, ``antiphon.errors``: what every layer shares
+- ``antiphon.settings``, ``antiphon.errors``, ``antiphon.frozen``: what every layer shares
 - ``antiphon._core``: C++; rings, selector, frames, flows, buffers and scheduler threads
 
 Python decides, the core moves: what happens once per message is done in ``_core`` without the

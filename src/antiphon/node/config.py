@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn, Self, final
 
 from antiphon import settings
 from antiphon.errors import ConfigError
+from antiphon.frozen import FrozenDict
 from antiphon.node.address import Address, parse_address
 
 __all__ = ["INSECURE", "Insecure", "NodeConfig", "check_listen", "check_secret"]
@@ -52,33 +53,12 @@ An object and not a text, so that no variable, file or message can switch the pr
 """
 
 
-@final
-class _FrozenDict(dict[int, int]):
-    """A dict that can be hashed and not changed.
-
-    Not ``MappingProxyType``, which neither pickle nor ``dataclasses.asdict`` can take:
-    configurations are sent to worker processes and printed.
-    """
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError("a NodeConfig is frozen; use dataclasses.replace(config, buffer_pool=...)")
-
-    __setitem__ = __delitem__ = _refuse
-    __ior__ = clear = pop = popitem = setdefault = update = _refuse
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _FrozenDict, (dict(self),)
-
-
 def _size(default: int | None) -> Any:
     return field(default=default, metadata={"size": True})
 
 
 def _default_pool() -> Mapping[int, int]:
-    return _FrozenDict({16 * KIB: 256, 64 * KIB: 64, 256 * KIB: 64})
+    return FrozenDict({16 * KIB: 256, 64 * KIB: 64, 256 * KIB: 64})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +173,7 @@ def _check_pool(pool: object) -> Mapping[int, int]:
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (size, count))
         if not whole or size < PAGE or size % PAGE or size > 2**30 or not 1 <= count <= 2**20:
             raise _refuse("buffer_pool", dict(pool), f"{wanted}, which {size!r}: {count!r} is not")
-    return _FrozenDict(sorted(pool.items()))
+    return FrozenDict(sorted(pool.items()))
 
 
 def check_secret(secret: object) -> bytes | None:

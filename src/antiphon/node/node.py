@@ -104,6 +104,7 @@ class Node(NodeCore):
         self._state = "new"
         self._closed_event = threading.Event()
         self._inboxes: list[Inbox[Any]] = []
+        self._forgotten = {"forgotten_dropped": 0, "forgotten_failed": 0}
         self._callbacks: dict[int, list[Callable[[int, str], Any]]] = {
             _CONNECTED: [],
             _DISCONNECTED: [],
@@ -368,9 +369,18 @@ class Node(NodeCore):
             raise _taken(number)
         inbox: Inbox[Any] = Inbox(core)
         with self._lock:
-            self._inboxes = [known for known in self._inboxes if not known.closed]
+            self._forget_inboxes()
             self._inboxes.append(inbox)
         return inbox
+
+    def _forget_inboxes(self) -> None:
+        """Drops closed inboxes but for their counts. With the lock."""
+        for inbox in self._inboxes:
+            if inbox.closed:
+                counts = inbox._core.statistics()
+                self._forgotten["forgotten_dropped"] += counts["dropped"]
+                self._forgotten["forgotten_failed"] += counts["failed"]
+        self._inboxes = [inbox for inbox in self._inboxes if not inbox.closed]
 
     def _resolve(
         self, kind: int | type[Message], capacity: int, when_full: str
@@ -473,8 +483,12 @@ class Node(NodeCore):
         """Counters and depths of this moment: the node, its connections, its kinds."""
         self._check_process()
         with self._lock:
-            inboxes = [inbox._core.statistics() for inbox in self._inboxes if not inbox.closed]
-        return node_statistics(self._counters(), self.connections(), self._handles() + inboxes)
+            inboxes = [inbox._core.statistics() for inbox in self._inboxes]
+            gone = dict(self._forgotten)
+        counters = self._counters()
+        for name, value in gone.items():
+            counters[name] += value
+        return node_statistics(counters, self.connections(), self._handles() + inboxes)
 
 
 def _check_whole(setting: str, value: object, low: int, high: int) -> None:

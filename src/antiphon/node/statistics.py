@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from antiphon.frozen import FrozenDict
+
 __all__ = ["ConnectionInfo", "FlowInfo", "KindStatistics", "NodeStatistics"]
 
 
@@ -146,13 +148,16 @@ def node_statistics(
     counters: dict[str, Any], connections: list[ConnectionInfo], kinds: list[dict[str, Any]]
 ) -> NodeStatistics:
     """Adds up what the core reports."""
-    registrations = tuple(KindStatistics(**kind) for kind in kinds)
-    drops = {
-        "unknown_kind": counters["unknown_kind"],
-        "queue_full": sum(kind.dropped for kind in registrations),
-        "handler_failed": sum(kind.failed for kind in registrations),
-        "unconfirmed": sum(peer.unconfirmed_messages for peer in connections),
-    }
+    # Closed registrations still count towards the drops: counters never fall.
+    drops = FrozenDict(
+        {
+            "unknown_kind": counters["unknown_kind"],
+            "queue_full": counters["forgotten_dropped"] + sum(kind["dropped"] for kind in kinds),
+            "handler_failed": counters["forgotten_failed"] + sum(kind["failed"] for kind in kinds),
+            "unconfirmed": sum(peer.unconfirmed_messages for peer in connections),
+        }
+    )
+    registrations = tuple(KindStatistics(**kind) for kind in kinds if kind.pop("active"))
     known = {field.name for field in fields(NodeStatistics)}
     return NodeStatistics(
         messages_out=sum(peer.messages_out for peer in connections),
