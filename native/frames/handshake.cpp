@@ -22,7 +22,8 @@ std::string Hello::encode() const {
         .raw(nonce)
         .put(max_message)
         .put(max_frame)
-        .text(address);
+        .text(address)
+        .put(heartbeat_ms);
     return writer.bytes();
 }
 
@@ -42,6 +43,7 @@ bool Hello::decode(std::string_view bytes, Hello& hello) {
     hello.max_message = reader.get<std::uint64_t>();
     hello.max_frame = reader.get<std::uint32_t>();
     hello.address = reader.text();
+    if (reader.left() >= sizeof hello.heartbeat_ms) hello.heartbeat_ms = reader.get<std::uint32_t>();
     return reader.ok() && direction <= 1;
 }
 

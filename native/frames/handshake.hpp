@@ -26,6 +26,7 @@ struct Hello {
     std::uint64_t max_message = 0;
     std::uint32_t max_frame = 0;
     std::string address;
+    std::uint32_t heartbeat_ms = 0;  // 0: not said
 
     std::string encode() const;
     // False when it is not a hello of ours at all.

@@ -44,6 +44,7 @@ struct Channel : Watcher {
     bool remote_undiallable = false;
     std::uint64_t remote_max_message = 0;
     std::uint32_t remote_max_frame = 0;
+    Nanos remote_heartbeat = 0;
     std::string hello, reply;  // as they went over the wire, for the proof
     std::string control_in;    // bytes of control frames that are not complete
     std::string out;           // bytes to write, until the channel belongs to a peer and on the back

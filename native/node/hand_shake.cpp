@@ -43,6 +43,7 @@ Hello Node::my_hello(const Channel& channel) const {
     hello.max_message = options_.max_message_bytes;
     hello.max_frame = std::clamp<std::uint32_t>(options_.flow_window_bytes / 4, 4096, 1 << 20);
     hello.address = address_;
+    hello.heartbeat_ms = static_cast<std::uint32_t>(std::min<Nanos>(options_.heartbeat / kMillisecond, UINT32_MAX));
     // A wildcard is no address to dial: say the one by which this connection reaches us.
     if (options_.advertise.empty() && listen_address_.scheme == Address::Scheme::tcp &&
         (listen_address_.host == "0.0.0.0" || listen_address_.host == "::")) {
@@ -171,6 +172,7 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
     channel.remote_undiallable = (hello.flags & Hello::kNoListener) != 0;
     channel.remote_max_message = hello.max_message;
     channel.remote_max_frame = hello.max_frame;
+    channel.remote_heartbeat = hello.heartbeat_ms * kMillisecond;
     channel.hello = std::string(payload);
     Hello mine = my_hello(channel);
     mine.version_min = mine.version_max = std::min(kVersionMax, hello.version_max);
@@ -214,6 +216,7 @@ void Node::got_reply(Channel& channel, std::string_view payload) {
     channel.remote_undiallable = (reply.flags & Hello::kNoListener) != 0;
     channel.remote_max_message = reply.max_message;
     channel.remote_max_frame = reply.max_frame;
+    channel.remote_heartbeat = reply.heartbeat_ms * kMillisecond;
     settle_clash(channel, peer, [this, &channel] {
         append_frame(channel.out, Control::confirm,
                      options_.secret.empty() ? std::string{} : proof(channel, true));
@@ -286,6 +289,8 @@ void Node::admit(Channel& channel) {
     if (channel.sends && peer.out) return close_channel(&channel);  // an offer that came too late
     peer.incarnation = channel.incarnation;
     peer.undiallable = channel.remote_undiallable;
+    // Bounded: a peer cannot ask to be waited for until the end of time.
+    peer.heartbeat = std::min(channel.remote_heartbeat, 60 * kSecond);
     if (!channel.remote_address.empty()) peer.learned_address = channel.remote_address;
     peer.last_heard = selector_.now();
     {

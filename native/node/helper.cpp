@@ -8,7 +8,9 @@ void Helper::ask(std::function<std::function<void()>()> job) {
     std::lock_guard lock(state_->mutex);
     if (state_->stopped) return;
     state_->jobs.push_back(std::move(job));
-    if (!thread_.joinable()) thread_ = std::thread([state = state_] { run(state); });
+    if (state_->idle < static_cast<int>(state_->jobs.size()) && threads_.size() < kMostThreads) {
+        threads_.emplace_back([state = state_] { run(state); });
+    }
     state_->work.notify_one();
 }
 
@@ -17,35 +19,37 @@ void Helper::run(const std::shared_ptr<State>& state) {
     std::unique_lock lock(state->mutex);
     while (!state->stopped) {
         if (state->jobs.empty()) {
+            ++state->idle;
             state->work.wait(lock);
+            --state->idle;
             continue;
         }
         auto job = std::move(state->jobs.front());
         state->jobs.pop_front();
-        state->busy = true;
         lock.unlock();
         std::function<void()> result = job();
         lock.lock();
-        state->busy = false;
         if (!state->stopped) state->post(std::move(result));
     }
 }
 
 void Helper::stop() {
-    bool busy;
+    bool all_idle;
     {
         std::lock_guard lock(state_->mutex);
         state_->stopped = true;
         state_->jobs.clear();
         state_->work.notify_all();
-        busy = state_->busy;
+        all_idle = state_->idle == static_cast<int>(threads_.size());
     }
-    if (!thread_.joinable()) return;
-    if (busy) {
-        thread_.detach();
-    } else {
-        thread_.join();
+    for (std::thread& thread : threads_) {
+        if (all_idle) {
+            thread.join();
+        } else {
+            thread.detach();  // they hold nothing of the node
+        }
     }
+    threads_.clear();
 }
 
 }  // namespace antiphon

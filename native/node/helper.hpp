@@ -1,4 +1,6 @@
-// The connection helper: a thread for name look-ups, which may block for as long as they like.
+// The connection helper: threads for name look-ups, which may block for as long as they like. There is
+// one, and a few more only while look-ups are stuck: a name whose server is silent must not hold up the
+// others.
 #pragma once
 
 #include <condition_variable>
@@ -7,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace antiphon {
 
@@ -29,12 +32,14 @@ class Helper {
         std::condition_variable work;
         std::deque<std::function<std::function<void()>()>> jobs;
         Post post;
-        bool stopped = false, busy = false;
+        bool stopped = false;
+        int idle = 0;
     };
+    static constexpr std::size_t kMostThreads = 8;
     static void run(const std::shared_ptr<State>& state);
 
     std::shared_ptr<State> state_;
-    std::thread thread_;
+    std::vector<std::thread> threads_;
 };
 
 }  // namespace antiphon

@@ -173,6 +173,10 @@ void Node::dial(Peer& peer, const std::string& text, bool yours) {
     } catch (const std::exception& error) {
         return dial_failed(peer, {Failure::Code::unreachable, error.what(), text, ""}, true);
     }
+    if (!yours) {
+        std::lock_guard lock(peer.mutex);
+        peer.failure = {Failure::Code::unreachable, "no answer", text, ""};  // until there is one
+    }
     if (address.scheme == Address::Scheme::in_process) {
         return dial_endpoints(peer, text, {Endpoint{}}, yours);
     }
@@ -698,7 +702,6 @@ void Node::start_sending(Peer& peer) {
 void Node::tick() {
     warnings_left_ = kWarningsPerTick;
     const Nanos now = selector_.now();
-    const Nanos dead = kDeadAfter * options_.heartbeat;
     const auto age = static_cast<std::uint32_t>(
         std::min<Nanos>(scheduler_.longest_slice() / kMillisecond, UINT32_MAX));
     const std::string alive = ByteWriter().put(age).bytes();
@@ -713,6 +716,8 @@ void Node::tick() {
         if (peer->in == nullptr && peer->out == nullptr) continue;
         // What we do not read, because no buffer is left or the node closes, cannot be heard.
         if (was_away || (peer->in && peer->in->paused)) peer->last_heard = now;
+        // A peer that beats more slowly than this node is not dead for that.
+        const Nanos dead = kDeadAfter * std::max(options_.heartbeat, peer->heartbeat);
         if (now - peer->last_heard > dead) {
             char seconds[32];
             std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(dead) / kSecond);

@@ -132,7 +132,7 @@ class Peer {
     int attempts = 0;
     std::uint64_t retry_timer = 0;
     bool resolving = false;
-    Nanos last_heard = 0;
+    Nanos last_heard = 0, heartbeat = 0;
     std::uint32_t remote_age_ms = 0;
     std::string lane_out;  // what is being written of `forward`; with the write token
     std::size_t lane_written = 0;

@@ -319,9 +319,13 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
         } else {
             peer.ring_waits.fetch_add(1, std::memory_order_relaxed);
             Ring& ring = *peer.ring.load(std::memory_order_acquire);
-            // Half of the ring at once, so that a full ring costs few wake-ups.
+            // Half of the ring at once, so that a full ring costs few wake-ups; at the end of the
+            // patience, whatever there is.
             const std::size_t enough = std::max<std::size_t>(attempt.amount, ring.capacity() / 2);
-            worth_it = [&ring, gone, enough] { return gone() || ring.free_bytes() >= enough; };
+            worth_it = [&, gone, enough] {
+                const std::size_t free = ring.free_bytes();
+                return gone() || free >= enough || (free >= attempt.amount && now_ns() >= deadline);
+            };
         }
     }
 

@@ -63,11 +63,12 @@ class Handler : public Task {
     Handler(Node& node, std::uint16_t kind, OnMessage call, std::uint64_t capacity = 4096,
             WhenFull when_full = WhenFull::block)
         : node_(node), call_(std::move(call)) {
-        registration_ = node.add_registration(kind, capacity, when_full, [this](const auto& made) {
+        const auto prepare = [this](const std::shared_ptr<Registration>& made) {
+            registration_ = made;  // a slice may begin before add_registration returns
             made->queue->begin(slice_);
             made->queue->set_on_ready([this] { node_.scheduler().notify(*this); });
-        });
-        CHECK(registration_ != nullptr);
+        };
+        CHECK(node.add_registration(kind, capacity, when_full, prepare) != nullptr);
     }
     ~Handler() override { close(); }
 

@@ -69,7 +69,7 @@ TEST("several threads' messages arrive once, whole and in order, over every tran
         auto a = make_node(options(1, scheme)), b = make_node(options(2, scheme));
         Handler handler(*b, kKind, ledger.on_message());
         a->add_peer(2, b->address());
-        const std::uint64_t each = check::count(20'000, 2'000'000);
+        const std::uint64_t each = check::count(8'000, 1'000'000);
         std::vector<std::thread> producers;
         for (std::uint32_t t = 0; t < 4; ++t) producers.emplace_back([&, t] { produce(*a, 2, t, each, 300); });
         join(producers);

@@ -234,7 +234,8 @@ class Node(NodeCore):
     @property
     def address(self) -> str:
         """Where it listens, with the bound port; empty for a node that only dials."""
-        return self._address
+        # A forked child has no listener, and the core's lock may be held for ever there.
+        return "" if self._forked else self._address
 
     @property
     def closed(self) -> bool:
