@@ -501,8 +501,13 @@ PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, Py
         spans.clear();
         const std::size_t before = static_cast<std::size_t>(at);
         for (; at + 1 < entries && spans.size() < kSpansPerTurn; ++at) {
-            const std::int64_t begin = offset(at);
-            spans.push_back({base + begin, static_cast<std::size_t>(offset(at + 1) - begin)});
+            // Read again while other threads ran: they may have changed since they were checked.
+            const std::int64_t begin = offset(at), end = offset(at + 1);
+            if (begin < 0 || end < begin || end > data->len) {
+                PyErr_SetString(PyExc_ValueError, "offsets changed while they were being sent");
+                return nullptr;
+            }
+            spans.push_back({base + begin, static_cast<std::size_t>(end - begin)});
         }
         if (!send_spans(*peer, kind, spans.data(), spans.size(), before, sending)) return nullptr;
     }

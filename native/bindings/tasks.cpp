@@ -30,8 +30,14 @@ void report(const Calls& handler, std::uint16_t source) {
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
-    Reference done = Reference::steal(PyObject_CallFunction(handler.on_error.get(), "iiO", handler.kind, source,
-                                                            value ? value : Py_None));
+    Reference kind = Reference::steal(PyLong_FromLong(handler.kind));
+    Reference id = Reference::steal(PyLong_FromLong(source));
+    PyObject* arguments[] = {nullptr, kind.get(), id.get(), value ? value : Py_None};
+    Reference done;
+    if (kind && id) {
+        done = Reference::steal(
+            call_python(handler.on_error.get(), arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET));
+    }
     if (!done) PyErr_WriteUnraisable(handler.on_error.get());
     Py_XDECREF(type);
     Py_XDECREF(value);
@@ -41,7 +47,10 @@ void report(const Calls& handler, std::uint16_t source) {
 void call(const Calls& handler, PyObject* source, std::uint16_t id, Reference data, std::uint64_t& failed) {
     if (data && handler.decode) {
         PyObject* raw = data.get();
-        data = Reference::steal(PyObject_CallOneArg(handler.decode.get(), raw));
+        PyObject* arguments[] = {nullptr, raw};
+        Reference decoded = Reference::steal(
+            call_python(handler.decode.get(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET));
+        data = std::move(decoded);
     }
     if (data) {
         PyObject* arguments[] = {nullptr, source, data.get()};

@@ -64,7 +64,8 @@ struct OutFlow {
     // Set by the selector before the flow is published in the peer's table or the window is set.
     std::atomic<std::uint32_t> id{0};
     std::atomic<std::uint32_t> least_charge{0};
-    std::uint32_t unit = 0;  // the selector's: bytes of one credit unit
+    std::uint32_t unit = 0;     // the selector's: bytes of one credit unit
+    std::uint32_t session = 0;  // the selector's: in which it was announced
     // Set by the selector, zero until the receiver has given one; read by producers.
     std::atomic<std::uint32_t> window{0};
     // Set by the producer that asks for a window, cleared by the selector.

@@ -52,7 +52,7 @@ struct Channel : Watcher {
     std::unique_ptr<DataParser> parser;
     std::uint32_t watching = 0;
     bool paused = false;       // no receive buffer was left
-    bool bye_sent = false;
+    bool bye_sent = false, shut = false;
     std::string farewell;      // the peer's last word on the data direction
     std::uint64_t timer = 0;
     Nanos last_written = 0;

@@ -283,7 +283,9 @@ void Node::admit(Channel& channel) {
         take_down(peer, "another incarnation took its place");
     }
     if (!channel.sends && peer.in) {
-        // It would not open a second channel if the first were still good.
+        // Our own offer came too late. But a peer would not open a second channel if its first were
+        // still good.
+        if (channel.dialled && peer.incarnation == channel.incarnation) return close_channel(&channel);
         take_down(peer, "the peer connected again");
     }
     if (channel.sends && peer.out) return close_channel(&channel);  // an offer that came too late
@@ -305,7 +307,17 @@ void Node::admit(Channel& channel) {
         if (peer.ring.load(std::memory_order_relaxed) == nullptr) {
             peer.ring.store(new Ring(options_.ring_bytes), std::memory_order_release);
         }
+        // What an attempt that came to nothing announced is not true of this one.
+        for (auto& [kind, flow] : peer.out_flows) {
+            peer.kinds.set(kind, nullptr);
+            flow->id.store(0, std::memory_order_relaxed);
+            flow->window.store(0, std::memory_order_seq_cst);
+        }
         ++peer.sessions;
+        {
+            std::lock_guard lock(peer.mutex);
+            peer.first_flush = peer.next_flush;
+        }
         const std::uint32_t frame = std::min<std::uint32_t>(
             channel.remote_max_frame, static_cast<std::uint32_t>(options_.ring_bytes / 4));
         peer.max_frame.store(frame, std::memory_order_relaxed);
@@ -328,6 +340,9 @@ void Node::admit(Channel& channel) {
 
 void Node::opened(Channel& channel) {
     Peer& peer = *channel.peer;
+    if (channel.incarnation != peer.incarnation) {
+        return channel_failed(channel, "another incarnation took its place");
+    }
     if (channel.timer != 0) selector_.cancel(channel.timer);
     channel.timer = 0;
     channel.state = State::open;

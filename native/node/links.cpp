@@ -82,8 +82,15 @@ void Node::apply(Peer& peer, std::uint8_t interests) {
     if (interests & kWriteBack) write_back(peer);
     if (interests & kWrite) write_out(peer);
     if (interests & kClose) {
-        if (peer.dialling) close_channel(std::exchange(peer.dialling, nullptr));
+        if (peer.dialling) close_channel(peer.dialling);
+        if (peer.offering) close_channel(peer.offering);
+        if (peer.retry_timer != 0) selector_.cancel(std::exchange(peer.retry_timer, 0));
         if (peer.in || peer.out) take_down(peer, "the peer was removed");
+        std::unique_lock lock(peer.mutex);
+        peer.failure = {Failure::Code::unreachable, "the peer was removed", "", ""};
+        ++peer.failures;
+        lock.unlock();
+        peer.wake();
     }
 }
 
@@ -148,7 +155,7 @@ void Node::connect(Peer& peer) {
 
 void Node::connect_for_peer(Peer& peer) {
     if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
-    if (peer.in || peer.offering || !peer.out) return;
+    if (peer.in || peer.offering || peer.resolving || !peer.out) return;
     dial(peer, peer.out->dial_address, true);
 }
 
@@ -190,6 +197,8 @@ void Node::dial(Peer& peer, const std::string& text, bool yours) {
         std::vector<Endpoint> endpoints = resolve(address, error);  // touches nothing of the node
         return [this, &peer, text, yours, endpoints, error] {
             peer.resolving = false;
+            // Another channel may have come up meanwhile.
+            if (yours ? (peer.in || peer.offering || !peer.out) : (peer.out || peer.dialling)) return;
             if (endpoints.empty()) {
                 return dial_failed(peer, {Failure::Code::unreachable, error, text, ""}, false);
             }
@@ -321,6 +330,11 @@ void Node::adopt_socket(int fd) {
 
 void Node::close_channel(Channel* channel) {
     if (channel->timer != 0) selector_.cancel(channel->timer);
+    std::erase(starved_, channel);
+    if (Peer* peer = channel->peer) {
+        if (peer->dialling == channel) peer->dialling = nullptr;
+        if (peer->offering == channel) peer->offering = nullptr;
+    }
     selector_.unwatch(channel->fd, channel);
     close_descriptor(channel->fd);
     channels_.erase(channel);
@@ -383,6 +397,9 @@ void Node::take_down(Peer& peer, const std::string& reason) {
             if (flow.kind != 0) peer.kinds.set(flow.kind, nullptr);
         };
         for (auto& [kind, flow] : peer.out_flows) close_flow(*flow);
+        for (auto& flow : peer.old_flows) {
+            if (flow->session == peer.sessions) close_flow(*flow);
+        }
         close_flow(peer.unannounced);
         peer.dropped_bytes.fetch_add(dropped, std::memory_order_relaxed);
         peer.unconfirmed_messages.fetch_add(unconfirmed, std::memory_order_relaxed);
@@ -712,13 +729,15 @@ void Node::tick() {
     }
     // A process that was stopped for a while wakes to find every peer silent: it is the one that was.
     const bool was_away = now - tick_due_ > options_.heartbeat;
+    tick_due_ = now + options_.heartbeat;
+    selector_.at(tick_due_, [this] { tick(); });  // whatever may go wrong below
     for (Peer* peer : peers) {
         if (peer->in == nullptr && peer->out == nullptr) continue;
         // What we do not read, because no buffer is left or the node closes, cannot be heard.
-        if (was_away || (peer->in && peer->in->paused)) peer->last_heard = now;
+        if (was_away || (peer->in && peer->in->paused)) peer->excused = now;
         // A peer that beats more slowly than this node is not dead for that.
         const Nanos dead = kDeadAfter * std::max(options_.heartbeat, peer->heartbeat);
-        if (now - peer->last_heard > dead) {
+        if (now - std::max(peer->last_heard, peer->excused) > dead) {
             char seconds[32];
             std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(dead) / kSecond);
             take_down(*peer, std::string("no sign of life for ") + seconds + " s");
@@ -743,15 +762,23 @@ void Node::tick() {
         if (peer->out) return_idle_windows(*peer);
         if (peer->out && listener_ < 0 && peer->id != id()) connect_for_peer(*peer);
     }
-    tick_due_ = now + options_.heartbeat;
-    selector_.at(tick_due_, [this] { tick(); });
 }
 
 // --- the last writes -------------------------------------------------------------------------------
 
 void Node::finish_peer(Peer& peer) {
     Channel* channel = peer.out;
-    if (channel == nullptr || channel->bye_sent || channel->state != Channel::State::open) return;
+    if (channel == nullptr || channel->state != Channel::State::open) return;
+    if (channel->bye_sent) {
+        // The peer closes when it has read the bye. Until then we read: closing a socket with unread
+        // bytes would reset it, and take with it what the peer has not read yet.
+        std::lock_guard lock(peer.mutex);
+        if (!channel->shut && peer.forward.empty() && peer.lane_out.empty()) {
+            channel->shut = true;
+            shutdown(channel->fd, SHUT_WR);
+        }
+        return;
+    }
     Ring& ring = *peer.ring.load(std::memory_order_relaxed);
     if (!ring.empty() || ring.tail() != ring.committed()) return;
     {
@@ -761,9 +788,6 @@ void Node::finish_peer(Peer& peer) {
     }
     channel->bye_sent = true;
     write_out(peer);
-    // The peer closes when it has read the bye. Until then we read: closing a socket with unread
-    // bytes would reset it, and take with it what the peer has not read yet.
-    if (peer.out != nullptr) shutdown(peer.out->fd, SHUT_WR);
 }
 
 void Node::check_drained() {

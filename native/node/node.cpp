@@ -315,6 +315,7 @@ std::vector<PeerStatistics> Node::statistics() {
                                        flow.window.load(std::memory_order_relaxed), flow.in_flight.count(session)});
             };
             for (auto& [kind, flow] : peer->out_flows) add_out(*flow);
+            for (auto& flow : peer->old_flows) add_out(*flow);
             add_out(peer->unannounced);
             for (std::uint32_t id = 0; id < peer->in_flows.size(); ++id) {
                 if (!peer->in_flows[id]) continue;

@@ -104,6 +104,7 @@ class Peer {
     Failure failure;             // of the last one, or of the connection that was lost
     std::map<std::uint64_t, Reservation> reservations;
     std::uint64_t next_flush = 0, flushed = 0;
+    std::uint64_t first_flush = 0;  // of this session: those before it are answered by nobody
     std::vector<InFlow*> credits_due;
     std::string forward;  // control frames for the channel we send on; written at frame boundaries
     std::string back;     // control frames for the channel we receive on
@@ -133,6 +134,7 @@ class Peer {
     std::uint64_t retry_timer = 0;
     bool resolving = false;
     Nanos last_heard = 0, heartbeat = 0;
+    Nanos excused = 0;  // until then its silence is our own doing
     std::uint32_t remote_age_ms = 0;
     std::string lane_out;  // what is being written of `forward`; with the write token
     std::size_t lane_written = 0;
@@ -140,6 +142,8 @@ class Peer {
     bool lingering = false;        // the selector looks at the ring again in a moment
     bool out_blocked = false;      // the socket takes no more; token
     std::map<std::uint16_t, std::unique_ptr<OutFlow>> out_flows;
+    // Flows whose kind was registered anew under another id: threads may still hold them.
+    std::vector<std::unique_ptr<OutFlow>> old_flows;
     std::vector<std::unique_ptr<InFlow>> in_flows;  // by flow id; under mutex while it grows
 
     struct Assembly {

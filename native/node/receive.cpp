@@ -17,6 +17,7 @@ constexpr int kIdleTicks = 5;
 // More than a sender of ours ever has at once; a peer that asks for more wants our memory.
 constexpr int kMostFlushes = 4096;
 constexpr std::size_t kMostReservations = 1024;
+constexpr std::size_t kMostOldFlows = 65536;
 
 }  // namespace
 
@@ -52,7 +53,7 @@ void Node::finish(Run& run) {
     run.buffer = nullptr;
     if (run.large_bytes != 0) {
         const std::uint64_t bytes = run.large_bytes;
-        const std::uint32_t flow = run.flow->registration ? run.flow->registration->flow : 0;
+        const std::uint32_t flow = run.large_flow;
         run.large_bytes = 0;
         selector_.post([this, flow, bytes] {
             use_large(flow, -static_cast<std::int64_t>(bytes));
@@ -214,7 +215,10 @@ void Node::open_flow(Peer& peer, std::uint32_t id) {
     if (std::find(senders.begin(), senders.end(), &flow) != senders.end()) return;
     const std::uint64_t least = std::max(kLeastWindow, registration->least_charge);
     if (!make_room(least)) {
-        waiting_opens_.emplace_back(&peer, id);  // until somebody gives a window back
+        const std::pair<Peer*, std::uint32_t> open(&peer, id);  // until somebody gives a window back
+        if (std::find(waiting_opens_.begin(), waiting_opens_.end(), open) == waiting_opens_.end()) {
+            waiting_opens_.push_back(open);
+        }
         return;
     }
     senders.push_back(&flow);
@@ -306,6 +310,8 @@ void Node::announce_all(Channel& channel) {
 
 void Node::announce(Registration& registration) {
     if (registration.flow >= flows_.size()) flows_.resize(registration.flow + 1);
+    // The start may have taken it in already.
+    if (registration.active.load(std::memory_order_acquire) && flows_[registration.flow] == &registration) return;
     const bool active = registration.active.load(std::memory_order_acquire);
     if (active) flows_[registration.flow] = &registration;
     std::vector<Peer*> peers;
@@ -348,7 +354,17 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
             const auto least = reader.get<std::uint32_t>();
             if (!reader.ok() || header.flow == 0) return false;
             auto& flow = peer.out_flows[kind];
+            const std::uint32_t known = flow ? flow->id.load(std::memory_order_relaxed) : 0;
+            if (known != 0 && known != header.flow) {
+                // Never two ids for one object within a session: a thread that still uses the old one
+                // would charge the new.
+                if (peer.old_flows.size() >= kMostOldFlows) return false;
+                flow->in_flight.reset(0);
+                flow->window.store(UINT32_MAX, std::memory_order_seq_cst);  // whoever waits goes on
+                peer.old_flows.push_back(std::move(flow));
+            }
             if (!flow) flow = std::make_unique<OutFlow>(kind);
+            flow->session = peer.sessions;
             flow->id.store(header.flow, std::memory_order_relaxed);
             flow->least_charge.store(least, std::memory_order_relaxed);
             flow->window.store(0, std::memory_order_relaxed);
@@ -357,6 +373,7 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
             flow->at_session_start = flow->messages.load(std::memory_order_relaxed);
             flow->in_flight.reset(peer.sessions);
             peer.kinds.set(kind, flow.get());
+            peer.wake();
             return true;
         }
         case Control::withdraw: {
@@ -580,11 +597,13 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     if (found == peer.assemblies.end()) return true;  // it was cancelled meanwhile
     Peer::Assembly& assembly = found->second;
     const bool last = (header.flags & kLast) != 0;
+    const std::uint32_t flow_id = header.flow < flows_.size() ? header.flow : 0;
     if (part.size() > assembly.size - assembly.filled || header.kind != assembly.kind ||
+        flow_id != assembly.flow ||
         last != (assembly.filled + part.size() == assembly.size)) {
         return false;
     }
-    InFlow& flow = in_flow(peer, header.flow < flows_.size() ? header.flow : 0);
+    InFlow& flow = in_flow(peer, flow_id);
     flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + kHeaderBytes + 8 + part.size(),
                      std::memory_order_relaxed);
     // Allocated by the first fragment, not by the promise of one.
@@ -607,6 +626,7 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     run.flow = &flow;
     run.buffer = assembly.buffer;
     run.large_bytes = assembly.size;
+    run.large_flow = assembly.flow;
     run.arrived = selector_.now();
     peer.assemblies.erase(found);
     if (registration == nullptr) {

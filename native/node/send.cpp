@@ -17,6 +17,7 @@ using Status = Attempt::Status;
 // much more, and the hop to the selector would take longer than the system call.
 constexpr Nanos kQuiet = 60 * kMicrosecond;
 // Waiting threads look this often whether they were interrupted.
+constexpr std::uint64_t kOpenFlushes = 1024;
 constexpr Nanos kInterruptEvery = 100 * kMillisecond;
 
 }  // namespace
@@ -281,6 +282,9 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
     Peer& peer = sending.peer;
     if (attempt.status == Status::again) return {};
     if (attempt.status == Status::closed) return {Outcome::Code::closed, {}, {}, {}};
+    if (attempt.status != Status::not_connected && now_ns() >= sending.deadline) {
+        return {Outcome::Code::timeout, {}, {}, {}};
+    }
     Nanos deadline = sending.deadline;
 
     std::function<bool()> worth_it;
@@ -390,7 +394,9 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
     });
     {
         std::lock_guard lock(peer.mutex);
-        if (peer.reservations[id].refused) outcome = too_large(peer, message.size);
+        if (peer.reservations[id].refused && outcome.code != Outcome::Code::interrupted) {
+            outcome = too_large(peer, message.size);
+        }
         peer.reservations.erase(id);
     }
 
@@ -438,6 +444,12 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
 
 Outcome Node::ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* interrupted) {
     Peer& peer = sending.peer;
+    // Flushes whose callers gave up are still on the other side's books: there is a limit to them.
+    Outcome room = block(peer, sending.deadline, interrupted, [&] {
+        return peer.next_flush - std::max(peer.flushed, peer.first_flush) < kOpenFlushes ||
+               peer.session.load(std::memory_order_seq_cst) != sending.session;
+    });
+    if (!room.ok()) return room;
     {
         std::lock_guard lock(peer.mutex);
         id = ++peer.next_flush;

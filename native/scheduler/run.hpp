@@ -45,7 +45,8 @@ struct Run {
     std::uint32_t returned = 0;  // the part of the charge given back for them
     Buffer* buffer = nullptr;
     InFlow* flow = nullptr;
-    std::uint64_t large_bytes = 0;  // what to give back to the budget for large messages
+    std::uint64_t large_bytes = 0;  // what to give back to the budget for large messages, and
+    std::uint32_t large_flow = 0;   // to which flow's part of it
     Nanos arrived = 0;
     std::shared_ptr<Barrier> barrier;
 

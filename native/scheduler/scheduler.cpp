@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 
 #include "base/wait.hpp"
 
@@ -39,7 +40,13 @@ void Scheduler::enqueue(Task& task) {
 
 void Scheduler::add_worker() {
     Worker& worker = workers_.emplace_back();
-    worker.thread = std::thread([this, &worker] { work(worker); });
+    try {
+        worker.thread = std::thread([this, &worker] { work(worker); });
+    } catch (const std::system_error&) {
+        // The system has no thread for us now. Without any, the next notify tries again.
+        workers_.pop_back();
+        refused_.fetch_add(1, std::memory_order_relaxed);
+    }
 }
 
 bool Scheduler::may_enter(Nanos now) const {

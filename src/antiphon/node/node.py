@@ -168,12 +168,15 @@ class Node(NodeCore):
             return
         with self._lock:
             before, self._state = self._state, "closed"
-        if not self._close(max(0.0, drain)) and before != "closed":
+        try:
+            clean = self._close(max(0.0, drain))
+        finally:  # closed all the same, if Ctrl-C ended the patience
+            _running.discard(self)
+            self._closed_event.set()
+        if not clean and before != "closed":
             log.warning(
                 "node %d closed while a handler was still running; its thread is left", self.id
             )
-        _running.discard(self)
-        self._closed_event.set()
 
     def wait(self) -> None:
         """Blocks until the node is closed, or SIGINT or SIGTERM arrives (on the main thread)."""
