@@ -641,6 +641,11 @@ TEST("sessions that come and go from both ends under load leave a connection tha
         }
         ends.store(true);
         join(threads);
+        // The last removal may still be under way.
+        const auto stands = [](Node& from, std::uint16_t to) {
+            return send(from, to, kKind + 1, "x").ok() && flush(from, to).ok() && about(from, to)->sending;
+        };
+        CHECK(check::soon([&] { return stands(*a, 2) && stands(*b, 1); }));
         // Now it is quiet: a window's worth and more must go both ways, or credit was lost on the way.
         for (std::uint64_t i = 0; i < 2000; ++i) {
             CHECK_OK(send(*a, 2, kKind, stamped(10, i, 200)));
