@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <set>
@@ -16,8 +15,6 @@ namespace {
 struct Descriptors {
     std::mutex mutex;
     std::set<int> open;
-    std::atomic<std::uint32_t> generation{0};
-
     Descriptors();
 };
 
@@ -32,7 +29,7 @@ Descriptors::Descriptors() {
                        Descriptors& all = descriptors();
                        for (int fd : all.open) close(fd);
                        all.open.clear();
-                       all.generation.fetch_add(1, std::memory_order_relaxed);
+                       fork_count.fetch_add(1, std::memory_order_relaxed);
                        all.mutex.unlock();
                    });
 }
@@ -67,7 +64,5 @@ void close_descriptor(int fd) {
     close(fd);
     errno = error;
 }
-
-std::uint32_t fork_generation() { return descriptors().generation.load(std::memory_order_relaxed); }
 
 }  // namespace antiphon

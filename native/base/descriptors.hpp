@@ -6,6 +6,7 @@
 // the parent's epoll set alone.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -16,7 +17,9 @@ int open_descriptor(const std::function<int()>& make);
 // A pair of connected sockets; 0, or -1 with errno.
 int open_socket_pair(int type, int (&pair)[2]);
 void close_descriptor(int fd);
-// How often this process was forked off another one that used the core.
-std::uint32_t fork_generation();
+// How often this process was forked off another one that used the core. Written in a child before it
+// has a second thread; asked on every send, hence in line.
+inline std::atomic<std::uint32_t> fork_count{0};
+inline std::uint32_t fork_generation() { return fork_count.load(std::memory_order_relaxed); }
 
 }  // namespace antiphon

@@ -296,9 +296,10 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
 PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject* names, bool blocking) {
     static const char* const expected[] = {"target", "message", "kind"};
     PyObject* values[3] = {};
-    // The usual shape, send(id, bytes, kind=...), without a look at names beyond the one.
+    // The usual shape, send(id, bytes, kind=...). Names in calls are interned, so one comparison tells.
+    static PyObject* const kind_name = PyUnicode_InternFromString("kind");
     if (count == 2 && names != nullptr && PyTuple_GET_SIZE(names) == 1 &&
-        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "kind") == 0) {
+        PyTuple_GET_ITEM(names, 0) == kind_name) {
         values[0] = arguments[0];
         values[1] = arguments[1];
         values[2] = arguments[2];
