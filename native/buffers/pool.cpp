@@ -92,14 +92,33 @@ Buffer* BufferPool::acquire(std::size_t wanted, std::size_t least) {
     return nullptr;
 }
 
+Buffer* BufferPool::acquire_extra(std::size_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (extra_bytes_ + bytes > std::max(bound_bytes_, kLeastExtra)) {
+        starved_ = true;
+        return nullptr;
+    }
+    Buffer* buffer = Buffer::standalone(bytes);
+    buffer->size_index_ = kExtra;
+    buffer->pool_ = shared_from_this();
+    extra_bytes_ += bytes;
+    return buffer;
+}
+
 void BufferPool::give_back(Buffer* buffer) {
     if (fork_generation() != generation_) return;
     std::lock_guard lock(mutex_);
     if (buffer->pinned_.exchange(false, std::memory_order_relaxed)) {
         pinned_bytes_.fetch_sub(buffer->capacity_, std::memory_order_relaxed);
     }
-    out_bytes_.fetch_sub(buffer->capacity_, std::memory_order_relaxed);
-    sizes_[buffer->size_index_].idle.push_back(buffer);
+    if (buffer->size_index_ == kExtra) {
+        extra_bytes_ -= buffer->capacity_;
+        buffer->~Buffer();
+        ::operator delete(buffer);
+    } else {
+        out_bytes_.fetch_sub(buffer->capacity_, std::memory_order_relaxed);
+        sizes_[buffer->size_index_].idle.push_back(buffer);
+    }
     if (!starved_) return;
     starved_ = false;
     // With the lock: once set_on_return(nullptr) is back, nobody is inside the old call.

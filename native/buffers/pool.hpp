@@ -69,6 +69,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     // A buffer of at least `wanted` bytes if there is one, else the largest that is left that holds
     // `least`; null when none is. After null, `on_return` is called once, when a buffer comes back.
     Buffer* acquire(std::size_t wanted, std::size_t least);
+    // Beyond the pool, when it is empty: channels in the middle of a frame may hold all of it, and each
+    // might need one more to go on. Bounded as well; null and `on_return` as with acquire().
+    Buffer* acquire_extra(std::size_t bytes);
     void set_on_return(std::function<void()> call);
 
     std::size_t largest() const { return largest_; }
@@ -83,6 +86,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
    private:
     friend class Buffer;
+    static constexpr std::uint32_t kExtra = UINT32_MAX;  // the size index of buffers beyond the pool
+    static constexpr std::size_t kLeastExtra = 16 << 20;
     void give_back(Buffer* buffer);
 
     // In a forked child the lock may be held by a thread that is not there.
@@ -96,6 +101,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     // Written under mutex_, read by anybody for statistics and the pressure test.
     std::atomic<std::size_t> out_bytes_{0};
     std::atomic<std::size_t> pinned_bytes_{0};
+    std::size_t extra_bytes_ = 0;
 };
 
 }  // namespace antiphon

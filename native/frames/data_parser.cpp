@@ -29,9 +29,7 @@ bool DataParser::prepare(BufferPool& pool, char*& at, std::size_t& room) {
         Buffer* next = least > pool.largest()
                            ? Buffer::standalone(least)
                            : pool.acquire(std::clamp(wanted_, least, pool.largest()), least);
-        // Every channel may have one small buffer of its own, so that channels which hold theirs for
-        // long, in the middle of a frame, do not keep the others from reading at all.
-        if (next == nullptr && buffer_ == nullptr) next = Buffer::standalone(std::max(least, pool.smallest()));
+        if (next == nullptr) next = pool.acquire_extra(std::max(least, pool.smallest()));
         if (next == nullptr) return false;
         if (carried != 0) std::memcpy(next->data(), buffer_->data() + begin_, carried);
         if (buffer_ != nullptr) buffer_->release();

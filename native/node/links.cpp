@@ -780,7 +780,11 @@ void Node::finish_peer(Peer& peer) {
         return;
     }
     Ring& ring = *peer.ring.load(std::memory_order_relaxed);
-    if (!ring.empty() || ring.tail() != ring.committed()) return;
+    if (!ring.empty() || ring.tail() != ring.committed()) {
+        // A producer is between claim and commit, or writes inline and will not tell: look again.
+        if ((channel->watching & EPOLLOUT) == 0) add_interest(peer, kWrite);
+        return;
+    }
     {
         std::lock_guard lock(peer.mutex);
         if (!peer.forward.empty() || !peer.lane_out.empty()) return;

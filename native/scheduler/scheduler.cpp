@@ -30,7 +30,7 @@ void Scheduler::notify(Task& task) {
 
 void Scheduler::enqueue(Task& task) {
     std::lock_guard lock(mutex_);
-    if (stopping_) return;
+    if (stopping_ || task.forgotten_) return;
     ready_.push_back(&task);
     if (workers_.empty()) {
         for (int i = 0; i < threads_; ++i) add_worker();
@@ -93,7 +93,7 @@ void Scheduler::work(Worker& worker) {
         worker.task = nullptr;
         --running_;
         int state = Task::running;
-        if (more || !task.state_.compare_exchange_strong(state, Task::idle)) {
+        if (!task.forgotten_ && (more || !task.state_.compare_exchange_strong(state, Task::idle))) {
             task.state_.store(Task::ready, std::memory_order_seq_cst);
             ready_.push_back(&task);
         }
@@ -134,8 +134,9 @@ Scheduler::Blocked::~Blocked() {
 
 bool Scheduler::forget(Task& task, Nanos until) {
     std::unique_lock lock(mutex_);
+    task.forgotten_ = true;
+    std::erase(ready_, &task);
     for (;;) {
-        std::erase(ready_, &task);
         const bool elsewhere = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
             return w.task == &task && &w != worker_;
         });

@@ -31,6 +31,7 @@ class Task {
     enum State : int { idle, ready, running, running_notified };
     // Idle to ready by whoever brings work, ready to running and back by the scheduler.
     std::atomic<int> state_{idle};
+    bool forgotten_ = false;  // with the scheduler's mutex: it is not to run any more
 };
 
 class Scheduler {

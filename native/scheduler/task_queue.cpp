@@ -43,6 +43,7 @@ void TaskQueue::cut_oldest(Run& run, std::vector<Run>& dropped) {
             dropped_.fetch_add(over, std::memory_order_relaxed);
             continue;
         }
+        if (oldest.shape == Run::Shape::mark) reach(oldest.barrier);
         Run whole = std::move(oldest);
         runs_.pop_front();
         account(whole, false);
