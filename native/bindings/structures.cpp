@@ -127,7 +127,7 @@ nb::object decode_hello(const nb::bytes& bytes) {
     d["version"] = nb::make_tuple(hello.version_min, hello.version_max);
     d["id"] = hello.id;
     d["incarnation"] = hello.incarnation;
-    d["address"] = hello.address;
+    d["address"] = to_bytes(hello.address);
     return d;
 }
 

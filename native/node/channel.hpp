@@ -24,6 +24,7 @@ struct Channel : Watcher {
         probing,        // identity clashes with a live incarnation that is being asked
         await_confirm,  // accepted, reply sent
         await_ready,    // we send on it, the receiver has yet to announce its registrations
+        spare,          // an offer that crossed a dial of ours: the peer closes it when it sees that
         open,
     };
 

@@ -98,6 +98,7 @@ bool Node::hand_shake(Channel& channel, const Header& header, std::string_view p
                 return true;
             }
             return back_control(*channel.peer, header, payload);
+        case State::spare: return true;
         default: return false;
     }
 }
@@ -286,9 +287,23 @@ void Node::admit(Channel& channel) {
         // Our own offer came too late. But a peer would not open a second channel if its first were
         // still good.
         if (channel.dialled && peer.incarnation == channel.incarnation) return close_channel(&channel);
-        take_down(peer, "the peer connected again");
+        if (peer.in->dialled && peer.incarnation == channel.incarnation) {
+            // Our offer and its dial have crossed. It uses its own, and never wrote to ours.
+            close_channel(peer.in);
+            peer.in = nullptr;
+            drop_receiving(peer);
+        } else {
+            take_down(peer, "the peer connected again");
+        }
     }
-    if (channel.sends && peer.out) return close_channel(&channel);  // an offer that came too late
+    // The peer's offer, when ours is as good as open. The peer will see ours, and close its own; closed
+    // from here, it could reach the peer first, and look like a loss.
+    if (channel.sends && channel.dialled == false &&
+        (peer.out || (peer.dialling && peer.dialling->state == State::await_ready))) {
+        channel.state = State::spare;
+        return;
+    }
+    if (channel.sends && peer.out) return close_channel(&channel);
     peer.incarnation = channel.incarnation;
     peer.undiallable = channel.remote_undiallable;
     // Bounded: a peer cannot ask to be waited for until the end of time.

@@ -133,8 +133,9 @@ void Node::connect(Peer& peer) {
         // Dialling back may meet a wall that drops without a word. The peer has reached us, so ask it
         // for a channel as well if nothing comes of ours soon; whichever is first is used.
         if (learned && peer.in) {
-            selector_.at(selector_.now() + std::min(kPatience, options_.connect_timeout / 4), [this, &peer] {
-                if (peer.out || !peer.in) return;
+            selector_.at(selector_.now() + std::min(kPatience, options_.connect_timeout / 4),
+                         [this, &peer, session = peer.in_session.load()] {
+                if (peer.out || !peer.in || peer.in_session.load() != session) return;
                 peer.send_back(Control::dial_me, {});
                 write_back(peer);
             });

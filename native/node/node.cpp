@@ -136,7 +136,7 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         });
         patiently(until, [this](Nanos point) { return scheduler_.wait_idle(point); });
     }
-    phase_.store(Phase::closing, std::memory_order_release);
+    phase_.store(Phase::closing, std::memory_order_seq_cst);
     wake_everyone();
     {
         std::lock_guard lock(mutex_);

@@ -23,7 +23,7 @@ constexpr Nanos kInterruptEvery = 100 * kMillisecond;
 }  // namespace
 
 bool Node::sends_allowed() const {
-    const Phase phase = phase_.load(std::memory_order_acquire);
+    const Phase phase = phase_.load(std::memory_order_seq_cst);
     return phase == Phase::running || (phase == Phase::draining && Scheduler::on_scheduler_thread());
 }
 
@@ -35,9 +35,10 @@ Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fi
     if (!ring.claim(total, position)) {
         return {Status::ring_full, nullptr, static_cast<std::uint32_t>(total), session};
     }
-    // The session is read again behind the claim: a new session starts at the ring's tail, so that
-    // either it starts behind this claim, or this read sees it.
-    const bool current = peer.session.load(std::memory_order_seq_cst) == session;
+    // Session and phase are read again behind the claim. A new session starts at the ring's tail, and
+    // a farewell is said when the tail has been written: either they come behind this claim, or these
+    // reads see them.
+    const bool current = peer.session.load(std::memory_order_seq_cst) == session && sends_allowed();
     if (!current) {
         header.kind = static_cast<std::uint16_t>(Control::pad);
         header.flags = 0;

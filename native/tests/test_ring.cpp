@@ -318,7 +318,7 @@ TEST("random steps of one thread agree with a queue of bytes") {
 }
 
 TEST("several producers and random aborts lose, double and reorder nothing") {
-    run_course({64 << 10, 4, check::count(30'000, 2'000'000), 700, 7});
+    run_course({64 << 10, 4, check::count(15'000, 2'000'000), 700, 7});
 }
 
 TEST("several producers of frames as large as the ring take turns") {
