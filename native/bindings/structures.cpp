@@ -127,7 +127,8 @@ nb::object decode_hello(const nb::bytes& bytes) {
     d["version"] = nb::make_tuple(hello.version_min, hello.version_max);
     d["id"] = hello.id;
     d["incarnation"] = hello.incarnation;
-    d["address"] = to_bytes(hello.address);
+    d["address"] = nb::steal(
+        PyUnicode_DecodeUTF8(hello.address.data(), static_cast<Py_ssize_t>(hello.address.size()), "replace"));
     return d;
 }
 
