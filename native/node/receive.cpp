@@ -16,7 +16,6 @@ constexpr std::uint32_t kLeastWindow = 4 << 10;
 constexpr int kIdleTicks = 5;
 // More than a sender of ours ever has at once; a peer that asks for more wants our memory.
 constexpr int kMostFlushes = 4096;
-constexpr std::size_t kMostReservations = 1024;
 constexpr std::size_t kMostOldFlows = 65536;
 
 }  // namespace
@@ -536,106 +535,6 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
         }
         default: return false;
     }
-}
-
-// --- large messages --------------------------------------------------------------------------------
-
-void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16_t kind, std::uint32_t flow) {
-    auto answer = [&](std::uint8_t granted) {
-        peer.send_back(Control::reserved, ByteWriter().put(id).put(granted).bytes());
-        add_interest(peer, kWriteBack);
-    };
-    if (flow >= flows_.size()) flow = 0;
-    const auto asked = static_cast<std::size_t>(
-        std::count_if(waiting_reservations_.begin(), waiting_reservations_.end(),
-                      [&](const auto& waiting) { return waiting.peer == &peer; }));
-    if (size > options_.max_message_bytes || peer.assemblies.count(id) != 0 ||
-        peer.assemblies.size() + asked >= kMostReservations) {
-        return answer(0);
-    }
-    if (!large_fits(flow, size)) {
-        waiting_reservations_.push_back({&peer, id, size, kind, flow, peer.in_session});
-        return;
-    }
-    use_large(flow, static_cast<std::int64_t>(size));
-    peer.assemblies[id] = {nullptr, size, 0, kind, flow};
-    answer(1);
-}
-
-// Within the budget, of which one flow may have half: messages for an inbox that nobody reads must not
-// keep out those for others. One message always fits.
-bool Node::large_fits(std::uint32_t flow, std::uint64_t size) const {
-    const std::uint64_t own = flow < large_by_flow_.size() ? large_by_flow_[flow] : 0;
-    return (large_used_ == 0 || large_used_ + size <= options_.large_message_bytes) &&
-           (own == 0 || own + size <= options_.large_message_bytes / 2);
-}
-
-void Node::use_large(std::uint32_t flow, std::int64_t bytes) {
-    if (flow >= large_by_flow_.size()) large_by_flow_.resize(flow + 1);
-    large_by_flow_[flow] += static_cast<std::uint64_t>(bytes);
-    large_used_ += static_cast<std::uint64_t>(bytes);
-    large_now_.store(large_used_, std::memory_order_relaxed);
-}
-
-void Node::retry_reservations() {
-    // In order within a flow: a small one does not overtake a large one for ever.
-    auto waiting = std::exchange(waiting_reservations_, {});
-    std::vector<std::uint32_t> held;
-    for (const WaitingReservation& next : waiting) {
-        if (next.peer->in == nullptr || next.session != next.peer->in_session) continue;
-        if (std::find(held.begin(), held.end(), next.flow) == held.end() && large_fits(next.flow, next.size)) {
-            reserve(*next.peer, next.id, next.size, next.kind, next.flow);
-        } else {
-            held.push_back(next.flow);
-            waiting_reservations_.push_back(next);
-        }
-    }
-}
-
-bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std::string_view part) {
-    const auto found = peer.assemblies.find(id);
-    if (found == peer.assemblies.end()) return true;  // it was cancelled meanwhile
-    Peer::Assembly& assembly = found->second;
-    const bool last = (header.flags & kLast) != 0;
-    const std::uint32_t flow_id = header.flow < flows_.size() ? header.flow : 0;
-    if (part.size() > assembly.size - assembly.filled || header.kind != assembly.kind ||
-        flow_id != assembly.flow ||
-        last != (assembly.filled + part.size() == assembly.size)) {
-        return false;
-    }
-    InFlow& flow = in_flow(peer, flow_id);
-    flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + kHeaderBytes + 8 + part.size(),
-                     std::memory_order_relaxed);
-    // Allocated by the first fragment, not by the promise of one.
-    if (assembly.buffer == nullptr) assembly.buffer = Buffer::standalone(assembly.size);
-    std::memcpy(assembly.buffer->data() + assembly.filled, part.data(), part.size());
-    assembly.filled += part.size();
-    if (!last) return true;
-
-    Registration* registration = registration_for(header.kind, header.flow);
-    flow.messages.store(flow.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    peer.large_in.fetch_add(1, std::memory_order_relaxed);
-    Run run;
-    run.shape = Run::Shape::message;
-    run.source = peer.id;
-    run.session = peer.in_session;
-    run.bytes = static_cast<std::uint32_t>(assembly.size);
-    run.count = run.last = 1;
-    run.charge = std::max(1u, least_charge(header.kind, header.flow));
-    overdrawn(peer, flow, run.charge);
-    run.flow = &flow;
-    run.buffer = assembly.buffer;
-    run.large_bytes = assembly.size;
-    run.large_flow = assembly.flow;
-    run.arrived = selector_.now();
-    peer.assemblies.erase(found);
-    if (registration == nullptr) {
-        unknown_kind_.fetch_add(1, std::memory_order_relaxed);
-        finish(run);
-    } else {
-        park_run(*registration, std::move(run));
-    }
-    return true;
 }
 
 // The receiving side of a connection ends. What is parked stays parked: it arrived.

@@ -411,7 +411,8 @@ TEST("a sender of a stalled handler is stopped by its window, its neighbour on t
     Ledger ledger;
     Handler busy(*b, kKind + 1, ledger.on_message());
     a->add_peer(2, b->address());
-    std::uint64_t went = 0;
+    CHECK_OK(send(*a, 2, kKind, std::string(50, 'x')));  // opens the connection
+    std::uint64_t went = 1;
     for (;; ++went) {
         const Outcome outcome = send(*a, 2, kKind, std::string(50, 'x'), 50 * kMillisecond);
         if (outcome.ok()) continue;

@@ -181,23 +181,22 @@ TEST("two busy tasks share the time in turns") {
 
 TEST("one slice runs at a time while slices keep to their time") {
     Scheduler scheduler(4, 8, {});
-    std::atomic<int> inside{0}, most{0};
+    std::atomic<int> inside{0};
+    std::atomic<std::uint64_t> overlaps{0};
     std::vector<std::unique_ptr<Counter>> tasks;
     for (int i = 0; i < 4; ++i) {
         tasks.push_back(std::make_unique<Counter>(scheduler));
         tasks.back()->step = [&] {
-            const int now = inside.fetch_add(1) + 1;
-            int seen = most.load();
-            while (seen < now && !most.compare_exchange_weak(seen, now)) {
-            }
+            overlaps.fetch_add(inside.fetch_add(1) != 0);
             spin_for(5 * kMicrosecond);
             inside.fetch_sub(1);
         };
-        tasks.back()->add(2000);
+        tasks.back()->add(5000);
     }
     CHECK(scheduler.wait_idle(now_ns() + check::patience(20 * kSecond)));
-    // A machine that takes a core away makes a slice overrun; then a second one enters, no more.
-    CHECK(most.load() <= 2);
+    // A machine that takes a core away makes a slice overrun, and lets another enter beside it. Were
+    // they not held back, four threads would overlap nearly all the time.
+    CHECK(overlaps.load() < 20'000 / 4);
     CHECK(scheduler.stop(kNever));
 }
 
