@@ -38,7 +38,7 @@ struct NodeOptions {
     std::string secret;
     std::size_t ring_bytes = 4 << 20;
     std::uint32_t flow_window_bytes = 2 << 20;
-    double flow_threshold = 0.6;
+    double flow_threshold = 0.4;
     std::size_t socket_buffer_bytes = 4 << 20;
     std::vector<std::pair<std::size_t, std::size_t>> buffer_pool{{16384, 256}, {65536, 64}, {262144, 64}};
     std::uint64_t receive_bytes = 64 << 20;

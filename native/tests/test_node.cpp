@@ -802,11 +802,14 @@ TEST("closing wakes everyone who waits: for a connection, for credit, for the ri
         const auto s = about(*a, 2);
         return s && s->credit_waits >= 3;
     }));
+    std::atomic<bool> asks{false};
     threads.emplace_back([&] {
+        asks.store(true);
         CHECK_EQUAL(static_cast<int>(flush(*a, 2).code), static_cast<int>(Code::closed));
         woken.fetch_add(1);
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(check::soon([&] { return asks.load(); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until it waits
     CHECK_EQUAL(woken.load(), 0);
     const Nanos began = now_ns();
     CHECK(a->close(0));

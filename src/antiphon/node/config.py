@@ -79,7 +79,7 @@ class NodeConfig:
     """What senders together may have under way to one handler, inbox or subscription before it
     has handled it. At least 16 KiB; it bounds the memory that a slow handler can occupy."""
 
-    flow_threshold: float = 0.6
+    flow_threshold: float = 0.4
     """Share of the window that is handled before credit is returned, above 0 and at most 0.75.
     Lower keeps senders moving, higher spends fewer credit records."""
 
