@@ -602,7 +602,10 @@ threads = [threading.Thread(target=blocked, daemon=True) for _ in range(3)]
 for thread in threads:
     thread.start()
 message, refused, samples = bytes(size), 0, []
-# Warm until the receiver takes nothing more, then measure.
+# Warm until all three wait for credit and the receiver takes nothing more, then measure: refusals
+# alone may come from a connection that is not open yet.
+while node.connections()[0].credit_waits < 3:
+    time.sleep(0.01)
 while refused < 20_000:
     refused += not node.try_send(2, message, kind=200)
 end = time.monotonic() + 1.5
