@@ -58,7 +58,8 @@ void Node::start() {
         listen_address_ = Address::parse(options_.listen);
         listener_ = transport_for(listen_address_).listen(listen_address_);
         std::lock_guard lock(mutex_);
-        address_ = options_.advertise.empty() ? listen_address_.text() : options_.advertise;
+        bound_address_ = listen_address_.text();
+        address_ = options_.advertise.empty() ? bound_address_ : options_.advertise;
     }
     phase_.store(Phase::running, std::memory_order_release);
     selector_.post([this] {
@@ -80,8 +81,7 @@ void Node::start() {
 
 std::string Node::address() {
     std::lock_guard lock(mutex_);
-    if (options_.listen.empty()) return {};
-    return listener_ >= 0 || closed() ? listen_address_.text() : options_.listen;
+    return bound_address_.empty() ? options_.listen : bound_address_;
 }
 
 bool Node::close(Nanos drain, const Interrupted* interrupted) {

@@ -327,7 +327,7 @@ class Node {
     std::mutex mutex_;  // of the lists below
     std::vector<std::unique_ptr<Peer>> peer_list_;
     std::vector<std::shared_ptr<Registration>> registrations_;  // by flow id; [0] is null
-    std::string address_;
+    std::string address_, bound_address_;
 
     // the selector's
     struct Door : Watcher {
