@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,10 @@ import pytest
 from antiphon.cli.components import COMPONENTS
 
 _missing: Counter[str] = Counter()
+
+# A shell starts background jobs with SIGINT ignored, and children would inherit that: those that are
+# to be interrupted could not be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @functools.cache

@@ -364,12 +364,18 @@ bool NodeCore::send_spans(Peer& peer, int kind, const Message* messages, std::si
         raise_outcome(node_->too_large(peer, messages[i].size), peer.id, kind, 0, before);
         return false;
     }
-    std::size_t at = 0;
+    std::size_t at = 0, at_wait = 0;
     while (at < count) {
         std::size_t taken = 0;
         const Attempt attempt = node_->try_packed(peer, user_kind, messages + at, count - at, taken);
         at += taken;
         if (attempt.status == Status::sent) continue;
+        if (at != at_wait) {
+            // The patience is for a receiver that takes nothing, as with as many single sends.
+            at_wait = at;
+            sending.began = now_ns();
+            sending.deadline = send_deadline();
+        }
         Outcome outcome;
         {
             Released released;

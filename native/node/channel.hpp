@@ -53,6 +53,7 @@ struct Channel : Watcher {
     std::unique_ptr<DataParser> parser;
     std::uint32_t watching = 0;
     bool paused = false;       // no receive buffer was left
+    bool led = false;          // a waiting thread reads it (node/lead.hpp)
     bool bye_sent = false, shut = false;
     std::string farewell;      // the peer's last word on the data direction
     std::uint64_t timer = 0;

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kWriteChunk = 256 << 10;  // released at once, so that producers can go on
 constexpr std::size_t kWriteTurn = 4 << 20;     // then the others have their turn
 constexpr std::size_t kWorthwhile = 64 << 10;  // enough for a system call of its own
-constexpr Nanos kLinger = 50 * kMicrosecond, kLongestLinger = kMillisecond;
+constexpr Nanos kLinger = 100 * kMicrosecond, kLongestLinger = kMillisecond;
 constexpr std::size_t kReadTurn = 1 << 20;
 constexpr std::size_t kMaxLane = 1 << 20;  // a peer that makes us answer and never reads is cut off
 constexpr int kDeadAfter = 5;  // heartbeats
@@ -93,7 +93,13 @@ void Node::apply(Peer& peer, std::uint8_t interests) {
 void Node::open_reading(Channel& channel) {
     if (channel.paused || (channel.watching & EPOLLIN)) return;
     channel.watching |= EPOLLIN;
-    selector_.change(channel.fd, channel.watching, &channel);
+    watch(channel);
+}
+
+void Node::watch(Channel& channel) {
+    // A thread that waits for what comes on it reads it by itself.
+    const std::uint32_t mine = channel.led ? channel.watching & ~std::uint32_t{EPOLLIN} : channel.watching;
+    selector_.change(channel.fd, mine, &channel);
 }
 
 // Takes the socket out of the set altogether: a peer that hangs up would be reported on every turn.
@@ -108,7 +114,7 @@ void Node::want_writable(Channel& channel, bool wanted) {
         wanted ? channel.watching | EPOLLOUT : channel.watching & ~std::uint32_t{EPOLLOUT};
     if (watching == channel.watching) return;
     channel.watching = watching;
-    selector_.change(channel.fd, watching, &channel);
+    watch(channel);
 }
 
 // --- ending ----------------------------------------------------------------------------------------

@@ -122,8 +122,7 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
     auto wake_everyone = [this] {
         std::lock_guard lock(mutex_);
         for (auto& peer : peer_list_) {
-            { std::lock_guard waiting(peer->mutex); }
-            peer->changed.notify_all();
+            peer->wake();
         }
     };
     wake_everyone();
@@ -171,26 +170,13 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         });
     }
     selector_.stop();
-    selector_gone_.store(true, std::memory_order_release);
     helper_.stop();
 
-    // The selector is gone; this thread has its things now.
-    if (listener_ >= 0) {
-        transport_for(listen_address_).unlisten(listen_address_, listener_);
-        close_descriptor(listener_);
-    }
-    listener_ = -1;
-    finishing_ = false;
-    std::vector<Peer*> peers;
+    // The selector is gone; this thread has its things now, apart from those that still wait.
     {
-        std::lock_guard lock(mutex_);
-        for (auto& peer : peer_list_) peers.push_back(peer.get());
+        Selector::Turn turn(selector_);
+        take_everything_down();
     }
-    for (Peer* peer : peers) {
-        peer->up = false;  // closing is no loss to report
-        take_down(*peer, "the node was closed");
-    }
-    while (!channels_.empty()) close_channel(*channels_.begin());
     wake_everyone();
 
     Nanos grace = hurried ? 0 : std::max(until, now_ns() + kSecond);
@@ -208,6 +194,26 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         drained_.notify_all();
     }
     return !stuck_handler_;
+}
+
+// With the selector's turn, after its thread has ended.
+void Node::take_everything_down() {
+    if (listener_ >= 0) {
+        transport_for(listen_address_).unlisten(listen_address_, listener_);
+        close_descriptor(listener_);
+    }
+    listener_ = -1;
+    finishing_ = false;
+    std::vector<Peer*> peers;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& peer : peer_list_) peers.push_back(peer.get());
+    }
+    for (Peer* peer : peers) {
+        peer->up = false;  // closing is no loss to report
+        take_down(*peer, "the node was closed");
+    }
+    while (!channels_.empty()) close_channel(*channels_.begin());
 }
 
 // --- registrations ---------------------------------------------------------------------------------
@@ -286,9 +292,9 @@ std::vector<PeerStatistics> Node::statistics() {
         std::lock_guard lock(mutex_);
         for (auto& peer : peer_list_) peers.push_back(peer.get());
     }
-    // The selector's facts are read on the selector, so that they need no locks of their own.
     std::vector<PeerStatistics> all;
-    auto gather = [&] {
+    Selector::Turn turn(selector_);
+    {
         for (Peer* peer : peers) {
             PeerStatistics s{};
             s.id = peer->id;
@@ -343,41 +349,7 @@ std::vector<PeerStatistics> Node::statistics() {
             all.push_back(std::move(s));
         }
     };
-    if (!run_on_selector(gather)) {
-        // Before the start and after the end nobody else touches these. In between, while the node
-        // closes, they are the closing thread's.
-        const Phase phase = phase_.load(std::memory_order_acquire);
-        if (phase == Phase::fresh || phase == Phase::closed) gather();
-    }
     return all;
-}
-
-// False when there is no selector to run it: then nothing else runs either.
-bool Node::run_on_selector(const std::function<void()>& call) {
-    struct Handover {
-        std::mutex mutex;
-        std::condition_variable done;
-        bool finished = false, abandoned = false;
-    };
-    const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::fresh || selector_gone_.load(std::memory_order_acquire)) return false;
-    auto handover = std::make_shared<Handover>();
-    selector_.post([handover, &call] {
-        std::lock_guard lock(handover->mutex);
-        if (handover->abandoned) return;
-        call();
-        handover->finished = true;
-        handover->done.notify_all();
-    });
-    std::unique_lock lock(handover->mutex);
-    while (!handover->finished) {
-        wait_until(handover->done, lock, now_ns() + 10 * kMillisecond);
-        if (!handover->finished && selector_gone_.load(std::memory_order_acquire)) {
-            handover->abandoned = true;
-            return false;
-        }
-    }
-    return true;
 }
 
 NodeCounters Node::counters() {

@@ -215,6 +215,7 @@ class Node {
    private:
     friend struct Channel;
     friend class ChannelSink;
+    friend class Lead;
     static constexpr int kWarningsPerTick = 10;
     enum class Phase : int { fresh, running, draining, closing, closed };
 
@@ -230,7 +231,7 @@ class Node {
     Outcome lost(Peer& peer);
     Outcome ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* interrupted);
     Outcome block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
-                  const std::function<bool()>& done);
+                  const std::function<bool()>& done, Channel* Peer::*answers = nullptr);
 
     // links.cpp: connections, on the selector thread
     bool apply_interests();
@@ -249,6 +250,7 @@ class Node {
     void take_down(Peer& peer, const std::string& reason);
     void finish_peer(Peer& peer);
     void check_drained();
+    void take_everything_down();
     void channel_ready(Channel& channel, std::uint32_t events);
     void channel_failed(Channel& channel, const std::string& reason);
     void read_control(Channel& channel);
@@ -257,6 +259,7 @@ class Node {
     void write_out(Peer& peer);
     bool write_some(Peer& peer, Channel& channel);
     void write_back(Peer& peer);
+    void watch(Channel& channel);
     void want_writable(Channel& channel, bool wanted);
     void start_sending(Peer& peer);
     void tick();
@@ -308,7 +311,6 @@ class Node {
 
     Peer& peer_for(std::uint16_t id);
     void draw_id();
-    bool run_on_selector(const std::function<void()>& call);
 
     NodeOptions options_;
     std::atomic<std::uint16_t> id_{0};
@@ -359,7 +361,6 @@ class Node {
     int warnings_left_ = kWarningsPerTick;
 
     Helper helper_{[this](std::function<void()> call) { selector_.post(std::move(call)); }};
-    std::atomic<bool> selector_gone_{false};  // set by the thread that closes, read by statistics()
 
     std::mutex close_mutex_;
     std::condition_variable drained_;

@@ -17,7 +17,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include <unistd.h>
+
 #include "base/clock.hpp"
+#include "base/descriptors.hpp"
 #include "flows/flow.hpp"
 #include "frames/bytes.hpp"
 #include "ring/ring.hpp"
@@ -70,6 +73,9 @@ struct Reservation {
 class Peer {
    public:
     explicit Peer(std::uint16_t id_) : id(id_) {}
+    ~Peer() {
+        if (lead_wake >= 0) close_descriptor(lead_wake);
+    }
 
     const std::uint16_t id;
 
@@ -99,6 +105,10 @@ class Peer {
     std::condition_variable changed;
     // Raised by a thread before it looks at what it waits for; read by the selector after a change.
     std::atomic<int> waiters{0};
+    // True while one of them waits for the eventfd, which is made for the first one and then kept, and
+    // not for the condition. Written with the selector's turn.
+    std::atomic<bool> led{false};
+    int lead_wake = -1;
     // Under mutex:
     std::uint64_t failures = 0;  // attempts to connect that ended for good
     Failure failure;             // of the last one, or of the connection that was lost
@@ -164,6 +174,9 @@ class Peer {
         if (waiters.load(std::memory_order_seq_cst) == 0) return;
         { std::lock_guard lock(mutex); }
         changed.notify_all();
+        if (!led.load(std::memory_order_seq_cst)) return;
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const ssize_t ignored = write(lead_wake, &one, sizeof one);
     }
     void send_forward(Control kind, std::string_view payload, std::uint32_t flow = 0) {
         std::lock_guard lock(mutex);

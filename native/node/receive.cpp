@@ -34,6 +34,11 @@ void Node::give_credit(Run& run, std::uint32_t due) {
         std::lock_guard lock(flow.peer->mutex);
         flow.peer->credits_due.push_back(&flow);
     }
+    // The sender may be waiting for it: it goes out at once, unless the selector is at work and will
+    // see to it.
+    if (!selector_.has_turn()) {
+        if (Selector::Turn turn(selector_, std::try_to_lock); turn) return write_back(*flow.peer);
+    }
     add_interest(*flow.peer, kWriteBack);
 }
 

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "base/wait.hpp"
+#include "node/lead.hpp"
 #include "node/node.hpp"
 
 namespace antiphon {
@@ -250,8 +252,9 @@ Outcome Node::lost(Peer& peer) {
 
 // Blocks until done(), which is asked with the peer's mutex held.
 Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
-                    const std::function<bool()>& done) {
+                    const std::function<bool()>& done, Channel* Peer::*answers) {
     Scheduler::Blocked blocked;
+    std::optional<Lead> lead;
     Outcome outcome;
     std::unique_lock lock(peer.mutex);
     peer.waiters.fetch_add(1, std::memory_order_seq_cst);
@@ -265,9 +268,21 @@ Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
         } else if (now >= deadline) {
             outcome.code = Outcome::Code::timeout;
         } else {
-            wait_until(peer.changed, lock,
-                       interrupted ? std::min(deadline, now + kInterruptEvery) : deadline);
-            if (interrupted) {
+            const Nanos until = interrupted ? std::min(deadline, now + kInterruptEvery) : deadline;
+            if (answers != nullptr && !lead) {
+                lock.unlock();
+                lead.emplace(*this, peer, answers);
+                lock.lock();
+                continue;  // what came meanwhile was the selector's to read
+            }
+            if (lead && *lead) {
+                lock.unlock();
+                lead->wait(until);
+                lock.lock();
+            } else {
+                wait_until(peer.changed, lock, until);
+            }
+            if (interrupted && now_ns() >= until) {
                 lock.unlock();
                 if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
                 lock.lock();
@@ -276,6 +291,8 @@ Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
         if (!outcome.ok()) break;
     }
     peer.waiters.fetch_sub(1, std::memory_order_seq_cst);
+    lock.unlock();  // giving up the lead needs the selector's turn, which comes before all locks
+    lead.reset();
     return outcome;
 }
 
@@ -313,6 +330,8 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
             OutFlow& flow = *attempt.flow;
             flow.waits.fetch_add(1, std::memory_order_relaxed);
             want_credit(peer, attempt);
+            // This thread has nothing better to do than to send on its way what it has sent so far.
+            write_inline(peer);
             // Another window means another measure of how much goes into one frame: try again then.
             worth_it = [&, gone] {
                 const std::uint32_t window = flow.window.load(std::memory_order_seq_cst);
@@ -334,7 +353,8 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
         }
     }
 
-    Outcome outcome = block(peer, deadline, interrupted, worth_it);
+    Outcome outcome = block(peer, deadline, interrupted, worth_it,
+                            attempt.status == Status::no_credit ? &Peer::out : nullptr);
     if (attempt.status == Status::not_connected && outcome.code != Outcome::Code::closed &&
         outcome.code != Outcome::Code::interrupted &&
         peer.session.load(std::memory_order_seq_cst) == 0) {

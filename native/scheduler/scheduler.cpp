@@ -35,7 +35,18 @@ void Scheduler::enqueue(Task& task) {
     if (workers_.empty()) {
         for (int i = 0; i < threads_; ++i) add_worker();
     }
-    if (waiting_ != 0) work_.notify_one();
+    ready_count_.store(ready_.size(), std::memory_order_seq_cst);
+    // Whoever runs a slice or is still awake takes it next. Another thread is needed only to notice
+    // when that slice does not end.
+    const bool attended = running_ != 0 ? watcher_ != nullptr : eager_;
+    if (!attended) wake_one();
+}
+
+// The one that slept last: its core is likely to be awake and to have its data.
+void Scheduler::wake_one() {
+    if (sleeping_.empty()) return;
+    sleeping_.back()->wake.notify_one();
+    sleeping_.pop_back();
 }
 
 void Scheduler::add_worker() {
@@ -65,20 +76,38 @@ void Scheduler::work(Worker& worker) {
     prctl(PR_SET_NAME, "ap-scheduler");
     std::unique_lock lock(mutex_);
     while (!stopping_) {
-        const Nanos now = now_ns();
-        if (ready_.empty() || !may_enter(now)) {
-            ++waiting_;
-            // With work waiting behind a running slice, look again once that slice has overrun.
-            wait_until(work_, lock, ready_.empty() ? kNever : now + 2 * kSlice);
-            --waiting_;
+        if (ready_.empty() && running_ == 0 && !eager_) {
+            // The last one to have worked stays awake for a moment: it is on a core, and its data in
+            // the core's cache.
+            eager_ = true;
+            lock.unlock();
+            patience_.wait([this] { return ready_count_.load(std::memory_order_seq_cst) != 0; });
+            lock.lock();
+            eager_ = false;
+            if (stopping_) break;
+        }
+        if (ready_.empty() || !may_enter(now_ns())) {
+            sleeping_.push_back(&worker);
+            if (running_ != 0 && watcher_ == nullptr) {
+                // Looks whether the running slice overruns while others are ready.
+                watcher_ = &worker;
+                wait_until(worker.wake, lock, now_ns() + 2 * kSlice);
+                watcher_ = nullptr;
+            } else {
+                wait_until(worker.wake, lock, kNever);
+            }
+            std::erase(sleeping_, &worker);
             continue;
         }
+        const Nanos now = now_ns();
         Task& task = *ready_.front();
         ready_.pop_front();
+        ready_count_.store(ready_.size(), std::memory_order_seq_cst);
         ++running_;
         worker.task = &task;
         worker.since = now;
         task.state_.store(Task::running, std::memory_order_seq_cst);
+        if (!ready_.empty() && watcher_ == nullptr) wake_one();  // this may have been the watcher
         lock.unlock();
 
         bool more = false;
@@ -97,7 +126,7 @@ void Scheduler::work(Worker& worker) {
             task.state_.store(Task::ready, std::memory_order_seq_cst);
             ready_.push_back(&task);
         }
-        if (!ready_.empty() && waiting_ != 0 && blocked_ != 0) work_.notify_one();
+        if (!ready_.empty() && blocked_ != 0) wake_one();
         quiet_.notify_all();
     }
     worker.gone = true;
@@ -121,7 +150,7 @@ Scheduler::Blocked::Blocked() : scheduler_(current_) {
             scheduler_->refused_.fetch_add(1, std::memory_order_relaxed);
         }
     }
-    scheduler_->work_.notify_one();
+    scheduler_->wake_one();
 }
 
 Scheduler::Blocked::~Blocked() {
@@ -157,7 +186,7 @@ bool Scheduler::stop(Nanos until) {
     std::unique_lock lock(mutex_);
     stopping_ = true;
     ready_.clear();
-    work_.notify_all();
+    for (Worker& worker : workers_) worker.wake.notify_all();
     auto all_gone = [&] {
         return std::all_of(workers_.begin(), workers_.end(),
                            [](const Worker& worker) { return worker.gone; });

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/patience.hpp"
 
 namespace antiphon {
 
@@ -82,12 +83,14 @@ class Scheduler {
         std::thread thread;
         Task* task = nullptr;
         Nanos since = 0;
+        std::condition_variable wake;
         bool blocked = false;
         bool gone = false;
     };
 
     void enqueue(Task& task);
     void work(Worker& worker);
+    void wake_one();    // with mutex_ held
     void add_worker();  // with mutex_ held
     bool may_enter(Nanos now) const;
 
@@ -97,10 +100,16 @@ class Scheduler {
     const int threads_, most_threads_;
     const Hooks hooks_;
     std::mutex mutex_;
-    std::condition_variable work_, quiet_;
+    std::condition_variable quiet_;
+    std::vector<Worker*> sleeping_;  // the last one to fall asleep is the last one here
     std::deque<Task*> ready_;
     std::deque<Worker> workers_;
-    int running_ = 0, blocked_ = 0, waiting_ = 0;
+    Patience patience_;
+    // Written under the mutex; read by the thread that is eager.
+    std::atomic<std::size_t> ready_count_{0};
+    bool eager_ = false;          // one thread stays awake for a moment although nothing is ready
+    Worker* watcher_ = nullptr;  // looks at a running slice from time to time
+    int running_ = 0, blocked_ = 0;
     bool stopping_ = false, left_ = false;
     std::atomic<std::uint64_t> slices_{0}, refused_{0}, failed_slices_{0};
 };

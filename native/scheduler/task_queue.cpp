@@ -151,6 +151,7 @@ void TaskQueue::done(Slice& slice) {
 }
 
 bool TaskQueue::wait(Nanos until) {
+    if (patience_.wait([this] { return !empty() || closed(); })) return !empty();
     std::unique_lock lock(mutex_);
     ++waiters_;
     while (runs_.empty() && !closed()) {

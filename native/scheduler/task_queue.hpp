@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/patience.hpp"
 #include "scheduler/run.hpp"
 
 namespace antiphon {
@@ -83,6 +84,7 @@ class TaskQueue {
     std::deque<Run> runs_;
     std::vector<Slice*> slices_;
     int waiters_ = 0;
+    Patience patience_;
     // Written under mutex_; read without it for statistics and quick checks.
     std::atomic<std::uint64_t> pending_{0}, pending_bytes_{0}, dropped_{0};
     std::atomic<std::size_t> runs_count_{0};

@@ -12,8 +12,35 @@
 #include <system_error>
 
 #include "base/descriptors.hpp"
+#include "base/slices.hpp"
 
 namespace antiphon {
+
+thread_local const Selector* Selector::turn_of_ = nullptr;
+
+Selector::Turn::Turn(Selector& selector) : selector_(&selector) {
+    selector_->turn_.lock();
+    begin();
+}
+
+Selector::Turn::Turn(Selector& selector, std::try_to_lock_t)
+    : selector_(selector.turn_.try_lock() ? &selector : nullptr) {
+    if (selector_) begin();
+}
+
+void Selector::Turn::begin() {
+    turn_of_ = selector_;
+    selector_->now_ = now_ns();
+}
+
+Selector::Turn::~Turn() {
+    if (!selector_) return;
+    const auto& timers = selector_->timers_;
+    const bool sooner = !timers.empty() && timers.begin()->first < selector_->sleeps_until_;
+    turn_of_ = nullptr;
+    selector_->turn_.unlock();
+    if (sooner) selector_->wake();
+}
 
 Selector::Selector() {
     epoll_ = open_descriptor([] { return epoll_create1(EPOLL_CLOEXEC); });
@@ -143,6 +170,9 @@ void Selector::loop() {
     // The default slack of 50 us is as long as the timers that matter here.
     prctl(PR_SET_TIMERSLACK, 1000UL);
     prctl(PR_SET_NAME, "ap-selector");
+    ask_for_short_slices();
+    turn_.lock();
+    turn_of_ = this;
     while (!stopping_.load(std::memory_order_seq_cst)) {
         now_ = now_ns();
         run_posted();
@@ -157,13 +187,18 @@ void Selector::loop() {
             guarded([&] { busy = bulk_(); });
             busy = run_posted() || busy || stopping_.load(std::memory_order_seq_cst);
         }
+        sleeps_until_ = 0;
         if (!busy) {
-            timeout = -1;
-            if (!timers_.empty()) timeout = std::max<Nanos>(0, timers_.begin()->first - now_ns());
+            sleeps_until_ = timers_.empty() ? kNever : timers_.begin()->first;
+            timeout = timers_.empty() ? -1 : std::max<Nanos>(0, sleeps_until_ - now_ns());
         }
         gone_.clear();
+        turn_of_ = nullptr;
+        turn_.unlock();
         const int count = sleep(events.data(), static_cast<int>(events.size()), timeout);
         asleep_.store(false, std::memory_order_seq_cst);
+        turn_.lock();
+        turn_of_ = this;
         turns_.fetch_add(1, std::memory_order_relaxed);
         now_ = now_ns();
         for (int i = 0; i < count; ++i) {
@@ -176,6 +211,8 @@ void Selector::loop() {
             }
         }
     }
+    turn_of_ = nullptr;
+    turn_.unlock();
 }
 
 }  // namespace antiphon

@@ -1,7 +1,9 @@
 // The selector thread: epoll, timers, posted calls, and the interest queue's wake-up.
 //
-// Everything that touches a descriptor's registration runs on this thread. Other threads leave a
-// call or an interest and wake it, and only when it sleeps.
+// What belongs to the selector belongs to whoever has the turn. That is the selector's own thread
+// while it does not sleep; another thread may take the turn for a moment, to do at once what it would
+// otherwise have to ask for. Most leave a call or an interest and wake the thread, and only when it
+// sleeps.
 #pragma once
 
 #include <atomic>
@@ -42,7 +44,23 @@ class Selector {
     void post(std::function<void()> call);
     bool on_this_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
-    // --- selector thread -----------------------------------------------------------------------
+    // The turn of the selector, taken by another thread for a few instructions and system calls that
+    // do not block. Never while this thread has it already, or holds any lock.
+    class Turn {
+       public:
+        explicit Turn(Selector& selector);                   // waits for it
+        Turn(Selector& selector, std::try_to_lock_t);
+        ~Turn();
+        Turn(const Turn&) = delete;
+        explicit operator bool() const { return selector_ != nullptr; }
+
+       private:
+        void begin();
+        Selector* selector_;
+    };
+    bool has_turn() const { return turn_of_ == this; }
+
+    // --- with the turn -------------------------------------------------------------------------
     void watch(int fd, std::uint32_t events, Watcher* watcher);
     void change(int fd, std::uint32_t events, Watcher* watcher);
     // Reports nothing of it, not even errors, until change().
@@ -73,7 +91,11 @@ class Selector {
     // thread that brings work after it has left the work. Both sequentially consistent.
     std::atomic<bool> asleep_{false};
     std::atomic<bool> stopping_{false};
-    std::mutex mutex_;
+    // The turn. What is below it is changed with it.
+    std::mutex turn_;
+    static thread_local const Selector* turn_of_;
+    Nanos sleeps_until_ = 0;
+    std::mutex mutex_;  // of posted_ only
     std::vector<std::function<void()>> posted_;
     std::multimap<Nanos, std::pair<std::uint64_t, std::function<void()>>> timers_;
     std::uint64_t next_timer_ = 1;

@@ -222,6 +222,25 @@ TEST("a slice that overruns lets another thread in") {
     CHECK(scheduler.stop(kNever));
 }
 
+TEST("every slice that overruns lets one more thread in") {
+    Scheduler scheduler(4, 8, {});
+    Gate gate;
+    std::atomic<int> began{0};
+    auto slow = [&](Nanos) {
+        began.fetch_add(1);
+        gate.wait();
+        return false;
+    };
+    Calling first(slow), second(slow), third(slow);
+    scheduler.notify(first);
+    scheduler.notify(second);
+    scheduler.notify(third);
+    CHECK(check::soon([&] { return began.load() == 3; }));
+    gate.open();
+    CHECK(scheduler.wait_idle(now_ns() + check::patience(10 * kSecond)));
+    CHECK(scheduler.stop(kNever));
+}
+
 TEST("threads that wait in our own calls are replaced, so that the last one can wake them") {
     Scheduler scheduler(2, 32, {});
     Gate gate;
