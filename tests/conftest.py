@@ -23,8 +23,8 @@ from antiphon.cli.components import COMPONENTS
 
 _missing: Counter[str] = Counter()
 
-# A shell starts background jobs with SIGINT ignored, and children would inherit that: those that are
-# to be interrupted could not be.
+# A shell starts background jobs with SIGINT ignored, and children would inherit that: those that
+# are to be interrupted could not be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
