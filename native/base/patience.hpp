@@ -1,8 +1,8 @@
 // A short wait before a long one: in dense traffic what a thread waits for comes within microseconds,
 // while a sleeping thread, and the sleeping core under it, take up to a hundred to come back.
 //
-// The wait gives its core to anybody else who wants it (sched_yield), is bounded, and is calibrated by
-// its own success: where it did not help it is left out, and tried again now and then.
+// The wait is bounded, and calibrated by its own success: where it did not help it is left out, and
+// tried again now and then.
 #pragma once
 
 #include <sched.h>
@@ -15,23 +15,31 @@ namespace antiphon {
 
 class Patience {
    public:
-    // True as soon as done() is; false when it was not worth waiting for any longer.
+    static constexpr Nanos kLongest = 100 * kMicrosecond;
+
+    // True as soon as done() is; false when it was not worth waiting for any longer. Gives its core to
+    // anybody else who wants it between two looks.
     template <typename Done>
     bool wait(Done&& done) {
+        return wait(done, [] { sched_yield(); }, kLongest);
+    }
+
+    template <typename Done, typename Pause>
+    bool wait(Done&& done, Pause&& pause, Nanos longest) {
         int score = score_.load(std::memory_order_relaxed);
         if (score < kEnough) {
             score_.store(score + 1, std::memory_order_relaxed);
             if (score + 1 < kEnough) return done();
         }
         Nanos now = now_ns();
-        const Nanos until = now + kLongest;
+        const Nanos until = now + longest;
         for (Nanos before = now; now < until && now - before < kElsewhere;) {
             if (done()) {
                 score_.store(kBest, std::memory_order_relaxed);
                 return true;
             }
             before = now;
-            sched_yield();
+            pause();
             now = now_ns();
         }
         // Each miss costs a point; the last one costs a round without.
@@ -41,7 +49,6 @@ class Patience {
     }
 
    private:
-    static constexpr Nanos kLongest = 100 * kMicrosecond;
     static constexpr Nanos kElsewhere = 10 * kMicrosecond;  // somebody else had the core: it is wanted
     static constexpr int kEnough = 0, kBest = 4, kRound = 64;
     // Written by whoever waits; several may at once, and then a point is lost or won, which is no harm.

@@ -88,7 +88,8 @@ PyObject* Inbox::pair(Reference source, Reference data) {
     return both;
 }
 
-PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed) {
+// Null without an exception: closed, or, if it is not to wait, empty.
+PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait) {
     if (node_->forked()) return raise_forked();
     if (failure_) {
         Reference failure = std::move(failure_);
@@ -110,8 +111,12 @@ PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed) {
             }
             return nullptr;
         }
+        if (!wait) return nullptr;
         const Nanos now = now_ns();
-        if (began == 0) began = now;
+        if (began == 0) {
+            began = now;
+            if (timeout != 0 && !may_wait("receive()", "receive_async() or 'async for'")) return nullptr;
+        }
         const Nanos deadline = timeout < 0 ? kNever : began + seconds_to_ns(timeout);
         if (now >= deadline) {
             return raise("ReceiveTimeout",
@@ -129,6 +134,18 @@ PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed) {
         }
         if (raised) return nullptr;
     }
+}
+
+PyObject* Inbox::try_receive() {
+    PyObject* item = wait_and_take(0, true, false);
+    if (item != nullptr || PyErr_Occurred()) return item;
+    Py_RETURN_NONE;
+}
+
+void Inbox::tell(std::shared_ptr<Completions> completions, std::uint64_t number) {
+    const auto push = [completions, number] { completions->push(number); };
+    registration_->queue->set_on_ready(push, true);
+    push();
 }
 
 PyObject* Inbox::receive(double timeout) { return wait_and_take(timeout, true); }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "bindings/python.hpp"
+#include "requests/completions.hpp"
 
 namespace antiphon::python {
 
@@ -15,6 +16,9 @@ class Inbox {
     // New references; null with an exception set. A negative timeout waits for ever.
     PyObject* receive(double timeout);
     PyObject* receive_many(Py_ssize_t most, double timeout);
+    // A message, or None; raises Closed once the inbox is closed.
+    PyObject* try_receive();
+    void tell(std::shared_ptr<Completions> completions, std::uint64_t number);
     PyObject* next();  // for iteration: null without an exception once the inbox is closed
     bool close();  // false with an exception set, in a forked child
 
@@ -31,7 +35,7 @@ class Inbox {
     class Turn;
     Reference take(Reference& source);  // with the turn: the next payload, or null
     PyObject* pair(Reference source, Reference data);
-    PyObject* wait_and_take(double timeout, bool raise_when_closed);
+    PyObject* wait_and_take(double timeout, bool raise_when_closed, bool wait = true);
 
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;

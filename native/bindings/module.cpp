@@ -9,14 +9,20 @@
 
 #include "bench/raw_stream.hpp"
 #include "bindings/batch.hpp"
+#include "bindings/feed.hpp"
 #include "bindings/inbox.hpp"
 #include "bindings/node.hpp"
+#include "bindings/request.hpp"
 #include "bindings/structures.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace antiphon::python {
+
+PyObject* wrap_held(std::unique_ptr<Held> held) {
+    return nb::cast(std::shared_ptr<Held>(std::move(held))).release().ptr();
+}
 
 namespace {
 
@@ -51,6 +57,7 @@ NodeOptions read_options(const nb::dict& from) {
     o.request_timeout = seconds_to_ns(nb::cast<double>(get("request_timeout")));
     o.send_timeout = seconds_to_ns(nb::cast<double>(get("send_timeout")));
     o.heartbeat = seconds_to_ns(nb::cast<double>(get("heartbeat")));
+    o.spin = static_cast<Nanos>(nb::cast<double>(get("spin_us")) * kMicrosecond);
     o.threads = nb::cast<int>(get("threads"));
     return o;
 }
@@ -229,6 +236,11 @@ nb::dict counter_dict(NodeCore& core) {
     d["scheduler_threads"] = c.threads;
     d["window_bytes_granted"] = c.granted;
     d["large_bytes_in_use"] = c.large_in_use;
+    d["requests"] = c.requests;
+    d["requests_open"] = c.requests_open;
+    d["late_responses"] = c.late_responses;
+    d["answers"] = c.answers;
+    d["lost_answers"] = c.lost_answers;
     d["forgotten_failed"] = core.forgotten_failed();
     d["forgotten_dropped"] = core.forgotten_dropped();
     return d;
@@ -313,6 +325,8 @@ NB_MODULE(_core, m) {
                 return checked(self.receive_many(most, timeout_of(timeout)));
             },
             "most"_a, "timeout"_a = nb::none())
+        .def("try_receive", [](Inbox& self) { return checked(self.try_receive()); })
+        .def("tell", &Inbox::tell, "completions"_a, "number"_a)
         .def("close", [](Inbox& self) {
             if (!self.close()) throw nb::python_error();
         })
@@ -328,6 +342,44 @@ NB_MODULE(_core, m) {
             d["active"] = self.registration().active.load(std::memory_order_relaxed);
             return d;
         });
+
+    nb::class_<Completions>(m, "CompletionsCore")
+        .def(nb::init<>())
+        .def("fileno", &Completions::fd)
+        .def("take", &Completions::take);
+
+    nb::class_<Held>(m, "HeldCore")
+        .def_prop_ro("wants_answer", &Held::wants_answer)
+        .def("finish", [](Held& self, nb::handle result) { self.finish(Reference::share(result.ptr())); },
+             "result"_a.none())
+        .def("fail", [](Held& self, nb::handle exception) { self.fail(exception.ptr()); }, "exception"_a);
+
+    nb::class_<Feed>(m, "FeedCore")
+        .def("tell", &Feed::tell, "completions"_a, "number"_a)
+        .def("take", [](Feed& self, Py_ssize_t most) { return checked(self.take(most)); }, "most"_a)
+        .def("close", &Feed::close)
+        .def_prop_ro("closed", &Feed::closed)
+        .def("statistics", [](const Feed& self) {
+            nb::dict d = registration_dict(self.registration(), nullptr);
+            d["handled"] = d["calls"] = self.handled();
+            d["failed"] = self.failed();
+            d["active"] = self.registration().active.load(std::memory_order_relaxed);
+            return d;
+        });
+
+    nb::class_<Request>(m, "RequestCore")
+        .def_prop_ro("id", &Request::id)
+        .def_prop_ro("done", &Request::done)
+        .def("wait", [](Request& self, nb::handle timeout) {
+            const double seconds = timeout_of(timeout);
+            const int done = self.wait(seconds < 0 ? kNever : now_ns() + seconds_to_ns(seconds));
+            if (done < 0) throw nb::python_error();
+            return done == 1;
+        }, "timeout"_a.none())
+        .def("result", [](Request& self) { return checked(self.result()); })
+        .def("time_out", [](Request& self) { return checked(self.time_out()); })
+        .def("cancel", &Request::cancel)
+        .def("tell", &Request::tell, "completions"_a.none());
 
     nb::class_<NodeCore>(m, "NodeCore", nb::type_slots(node_slots), nb::is_weak_referenceable())
         .def(
@@ -356,8 +408,28 @@ NB_MODULE(_core, m) {
                 return self.inbox(kind, shared(decode), capacity, when_full(full));
             },
             "kind"_a, "decode"_a.none(), "capacity"_a, "when_full"_a)
+        .def(
+            "_feed",
+            [](NodeCore& self, std::uint16_t kind, nb::handle decode, std::uint64_t capacity, const std::string& full) {
+                return self.feed(kind, shared(decode), capacity, when_full(full));
+            },
+            "kind"_a, "decode"_a.none(), "capacity"_a, "when_full"_a)
         .def("_set_on_event", [](NodeCore& self, nb::handle call) { self.set_on_event(shared(call)); },
              "call"_a.none())
+        .def(
+            "_request",
+            [](NodeCore& self, long target, nb::handle data, int kind, nb::handle timeout) {
+                return checked(self.request(target, data.ptr(), kind, timeout_of(timeout)));
+            },
+            "target"_a, "data"_a, "kind"_a, "timeout"_a.none())
+        .def(
+            "_ask",
+            [](NodeCore& self, long target, nb::handle data, int kind, bool wait, double timeout) {
+                auto request = self.ask(target, data.ptr(), kind, wait, now_ns() + seconds_to_ns(timeout));
+                if (PyErr_Occurred()) throw nb::python_error();
+                return request;
+            },
+            "target"_a, "data"_a, "kind"_a, "wait"_a, "timeout"_a)
         .def(
             "_flush",
             [](NodeCore& self, int peer, nb::handle timeout) {

@@ -1,5 +1,8 @@
 #include "bindings/node.hpp"
 
+#include "bindings/feed.hpp"
+#include "bindings/request.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -113,6 +116,8 @@ void Handle::drop() {
     handler_->call = {};
     handler_->decode = {};
     handler_->on_error = {};
+    handler_->kind_of = {};
+    handler_->encode = {};
 }
 
 // --- life ------------------------------------------------------------------------------------------
@@ -169,10 +174,13 @@ std::shared_ptr<Handle> NodeCore::on(std::uint16_t kind, Reference call, Referen
     handler->call = std::move(call);
     handler->decode = std::move(decode);
     handler->on_error = std::move(on_error);
+    handler->kind_of = Reference::share(kind_of_.get());
+    handler->encode = Reference::share(encode_.get());
     handler->batch = batch;
     handler->kind = kind;
     std::vector<std::shared_ptr<HandlerTask>> all;
     auto registration = node_->add_registration(kind, capacity, when_full, [&](const auto& made) {
+        made->answers = !batch;
         std::vector<HandlerTask*> raw;
         for (int i = 0; i < tasks; ++i) {
             all.push_back(std::make_shared<HandlerTask>(node_, made, handler));
@@ -194,6 +202,15 @@ std::shared_ptr<Handle> NodeCore::on(std::uint16_t kind, Reference call, Referen
     }
     handles_.push_back(handle);
     return handle;
+}
+
+std::shared_ptr<Feed> NodeCore::feed(std::uint16_t kind, Reference decode, std::uint64_t capacity,
+                                     WhenFull when_full) {
+    auto registration = node_->add_registration(kind, capacity, when_full,
+                                                [](const auto& made) { made->answers = true; });
+    if (!registration) return nullptr;
+    return std::make_shared<Feed>(node_, registration, std::move(decode), Reference::share(kind_of_.get()),
+                                  Reference::share(encode_.get()));
 }
 
 std::shared_ptr<Inbox> NodeCore::inbox(std::uint16_t kind, Reference decode, std::uint64_t capacity,
@@ -272,6 +289,7 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
         }
         return Py_NewRef(Py_False);
     }
+    if (!may_wait("send()", "send_async()")) return nullptr;
     Node::Sending sending{peer, send_deadline(), now_ns()};
     Outcome outcome;
     {
@@ -364,7 +382,8 @@ bool NodeCore::send_spans(Peer& peer, int kind, const Message* messages, std::si
         raise_outcome(node_->too_large(peer, messages[i].size), peer.id, kind, 0, before);
         return false;
     }
-    std::size_t at = 0, at_wait = 0;
+    // What came before has been taken, so that the first wait counts from now.
+    std::size_t at = 0, at_wait = before == 0 ? 0 : SIZE_MAX;
     while (at < count) {
         std::size_t taken = 0;
         const Attempt attempt = node_->try_packed(peer, user_kind, messages + at, count - at, taken);
@@ -376,6 +395,7 @@ bool NodeCore::send_spans(Peer& peer, int kind, const Message* messages, std::si
             sending.began = now_ns();
             sending.deadline = send_deadline();
         }
+        if (!may_wait("send_many() and send_packed()", "send_async()")) return false;
         Outcome outcome;
         {
             Released released;
@@ -519,6 +539,31 @@ PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, Py
         if (!send_spans(*peer, kind, spans.data(), spans.size(), before, sending)) return nullptr;
     }
     Py_RETURN_NONE;
+}
+
+std::shared_ptr<Request> NodeCore::ask(long target, PyObject* data, int kind, bool wait, Nanos deadline) {
+    if (node_->forked()) {
+        raise_forked();
+        return nullptr;
+    }
+    Peer* peer = find(target);
+    if (peer == nullptr) return nullptr;
+    View view;
+    if (!view.take(data, PyBUF_SIMPLE)) return nullptr;
+    auto request = std::make_shared<Request>(node_, node_->add_request(*peer, static_cast<std::uint16_t>(kind)));
+    const Message message{static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)};
+    return request->send(message, wait, deadline) == 1 ? request : nullptr;
+}
+
+PyObject* NodeCore::request(long target, PyObject* data, int kind, double timeout) {
+    const Nanos deadline = timeout < 0 ? now_ns() + node_->options().request_timeout : now_ns() + seconds_to_ns(timeout);
+    const auto request = ask(target, data, kind, true, deadline);
+    if (!request) return nullptr;
+    switch (request->wait(deadline)) {
+        case 1: return request->result();
+        case 0: return request->time_out();
+        default: return nullptr;
+    }
 }
 
 bool NodeCore::flush(int only, double timeout) {

@@ -9,7 +9,9 @@
 
 namespace antiphon::python {
 
+class Feed;
 class Inbox;
+class Request;
 
 // What `on` returns: closes the registration.
 class Handle {
@@ -47,12 +49,18 @@ class NodeCore {
     std::shared_ptr<Handle> on(std::uint16_t kind, Reference call, Reference decode, Reference on_error, bool batch,
                                int tasks, std::uint64_t capacity, WhenFull when_full);
     std::shared_ptr<Inbox> inbox(std::uint16_t kind, Reference decode, std::uint64_t capacity, WhenFull when_full);
+    std::shared_ptr<Feed> feed(std::uint16_t kind, Reference decode, std::uint64_t capacity, WhenFull when_full);
     void set_on_event(Reference call);
 
     // The sending calls; null with an exception set.
     PyObject* send(PyObject* const* arguments, Py_ssize_t count, PyObject* names, bool blocking);
     PyObject* send_many(PyObject* const* arguments, Py_ssize_t count, PyObject* names);
     PyObject* send_packed(PyObject* const* arguments, Py_ssize_t count, PyObject* names);
+    // A request that is on its way; null, without an exception, when it would have to wait and `wait`
+    // is false. The deadline is for sending it.
+    std::shared_ptr<Request> ask(long target, PyObject* data, int kind, bool wait, Nanos deadline);
+    // (kind, bytes) of the answer, or null with an exception.
+    PyObject* request(long target, PyObject* data, int kind, double timeout);
     bool flush(int peer, double timeout);  // false with an exception set; peer 0: all
 
     std::shared_ptr<Node> node() { return node_; }

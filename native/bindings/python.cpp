@@ -105,6 +105,14 @@ PyObject* raise(const char* name, const std::string& text, Reference facts) {
     return nullptr;
 }
 
+bool may_wait(const char* call, const char* twin) {
+    if (Scheduler::on_scheduler_thread()) return true;
+    Reference module = Reference::steal(PyImport_ImportModule("antiphon.node.loops"));
+    if (!module) return false;
+    return static_cast<bool>(
+        Reference::steal(PyObject_CallMethod(module.get(), "refuse_to_block", "ss", call, twin)));
+}
+
 PyObject* raise_forked() {
     return raise("Closed",
                  "this node belongs to the process that this one was forked from; make a node of your own "

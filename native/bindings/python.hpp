@@ -1,6 +1,7 @@
 // What the bindings share: the interpreter's lock, errors, and references.
 #pragma once
 
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <string>
@@ -82,6 +83,8 @@ PyObject* raise(const char* name, const std::string& text, Reference facts = {})
 // A dict of facts; null entries of the format are as in Py_BuildValue("{...}").
 Reference facts(const char* format, ...);
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent);
+// False, with WouldBlock raised, on a thread whose event loop is running.
+bool may_wait(const char* call, const char* twin);
 PyObject* raise_forked();
 PyObject* raise_not_started();
 

@@ -73,6 +73,10 @@ class Recorder : public DataSink {
         add("fragment", header, part);
         return true;
     }
+    bool response(const Header& header, std::string_view payload) override {
+        add("response", header, payload);
+        return true;
+    }
     bool control(const Header& header, std::string_view payload) override {
         add("control", header, payload);
         return true;

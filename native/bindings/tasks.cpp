@@ -1,7 +1,9 @@
 #include "bindings/tasks.hpp"
 
 #include <algorithm>
+#include <cstring>
 
+#include "bindings/answer.hpp"
 #include "bindings/batch.hpp"
 
 namespace antiphon::python {
@@ -14,22 +16,32 @@ constexpr std::uint32_t kCallsPerLook = 16;
 constexpr Nanos kSoon = 50 * kMicrosecond;
 constexpr std::size_t kMostEvents = 4096;
 
+}  // namespace
+
 // What one turn calls. Its own references: a handler may close its registration while it runs.
-struct Calls {
+struct HandlerTask::Calls {
     explicit Calls(const Handler& handler)
         : call(Reference::share(handler.call.get())),
           decode(Reference::share(handler.decode.get())),
           on_error(Reference::share(handler.on_error.get())),
+          kind_of(Reference::share(handler.kind_of.get())),
+          encode(Reference::share(handler.encode.get())),
           kind(handler.kind) {}
-    Reference call, decode, on_error;
+    Reference call, decode, on_error, kind_of, encode;
     std::uint16_t kind;
 };
 
-void report(const Calls& handler, std::uint16_t source) {
+namespace {
+
+using Calls = HandlerTask::Calls;
+
+// Logs the exception that is set; `told` gets what the one who asked is told of it.
+void report(const Calls& handler, std::uint16_t source, std::string* told) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
+    if (told != nullptr && value != nullptr) *told = describe(value);
     Reference kind = Reference::steal(PyLong_FromLong(handler.kind));
     Reference id = Reference::steal(PyLong_FromLong(source));
     PyObject* arguments[] = {nullptr, kind.get(), id.get(), value ? value : Py_None};
@@ -44,7 +56,9 @@ void report(const Calls& handler, std::uint16_t source) {
     Py_XDECREF(trace);
 }
 
-void call(const Calls& handler, PyObject* source, std::uint16_t id, Reference data, std::uint64_t& failed) {
+// What the handler returned, or null, with the failure reported.
+Reference call(const Calls& handler, PyObject* source, std::uint16_t id, Reference data, std::uint64_t& failed,
+               std::string* told = nullptr) {
     if (data && handler.decode) {
         PyObject* raw = data.get();
         PyObject* arguments[] = {nullptr, raw};
@@ -54,14 +68,13 @@ void call(const Calls& handler, PyObject* source, std::uint16_t id, Reference da
     }
     if (data) {
         PyObject* arguments[] = {nullptr, source, data.get()};
-        PyObject* result = call_python(handler.call.get(), arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET);
-        if (result != nullptr) {
-            Py_DECREF(result);
-            return;
-        }
+        Reference result = Reference::steal(
+            call_python(handler.call.get(), arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET));
+        if (result) return result;
     }
     ++failed;
-    report(handler, id);
+    report(handler, id, told);
+    return {};
 }
 
 }  // namespace
@@ -80,7 +93,7 @@ bool HandlerTask::run_slice(Nanos until) {
         do {
             if (!begun_) {
                 cursor_ = RunCursor(run_);
-                begun_ = true;
+                begun_ = run_.begun = true;
             }
             handle(until);
             if (begun_) break;
@@ -111,6 +124,13 @@ void HandlerTask::handle(Nanos until) {
         Nanos looked = now_ns();
         while (cursor_.left() != 0) {
             cursor_.next(data, size);
+            if (run_.request) {
+                answer_request(calls_to, source.get(), data, size, failed);
+                ++calls;
+                const Nanos now = now_ns();
+                if (now >= until || queue.closed()) break;
+                continue;
+            }
             call(calls_to, source.get(), run_.source,
                  Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size))), failed);
             ++calls;
@@ -133,6 +153,21 @@ void HandlerTask::handle(Nanos until) {
         begun_ = false;
         registration_->queue->done(slice_);
     }
+}
+
+// Hands a request to the handler and sends back what it returns.
+void HandlerTask::answer_request(const Calls& handler, PyObject* source, const char* data, std::size_t size,
+                                 std::uint64_t& failed) {
+    ResponseHead head{0, ResponseHead::Status::answer, 0, ResponseHead::kBytes};
+    std::memcpy(&head.id, data, kRequestPrefix);
+    std::string told;
+    Reference result = call(handler, source, run_.source,
+                            Reference::steal(PyBytes_FromStringAndSize(
+                                data + kRequestPrefix, static_cast<Py_ssize_t>(size - kRequestPrefix))),
+                            failed, &told);
+    const bool urgent = cursor_.left() == 0 && registration_->queue->empty();
+    respond(*node_, run_, handler.kind, head.id, std::move(result), told, handler.kind_of.get(), handler.encode.get(),
+            urgent);
 }
 
 void EventTask::push(Event event) {

@@ -13,6 +13,7 @@ struct Handler {
     Reference call;
     Reference decode;    // null for raw kinds
     Reference on_error;  // called with (kind, source, exception)
+    Reference kind_of, encode;  // of typed answers
     bool batch = false;
     std::uint16_t kind = 0;
     // Written by the task's thread, read for statistics.
@@ -30,8 +31,12 @@ class HandlerTask : public Task {
     ~HandlerTask() override;
     bool run_slice(Nanos until) override;
 
+    struct Calls;
+
    private:
     void handle(Nanos until);
+    void answer_request(const Calls& handler, PyObject* source, const char* data, std::size_t size,
+                        std::uint64_t& failed);
 
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;

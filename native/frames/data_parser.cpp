@@ -66,8 +66,13 @@ bool DataParser::parse(std::size_t bytes, DataSink& sink) {
             end_run(sink);
             return fail("a frame with unknown flags " + std::to_string(header.flags));
         }
-        if (header.kind >= kFirstUserKind && header.flags == 0) {
-            if (run_.count != 0 && header.kind == run_.first.kind && header.flow == run_.first.flow) {
+        if (header.kind >= kFirstUserKind && (header.flags & ~kRequest) == 0) {
+            if (header.flags != 0 && header.length < 8) {
+                end_run(sink);
+                return fail("a request without an id");
+            }
+            if (run_.count != 0 && header.kind == run_.first.kind && header.flow == run_.first.flow &&
+                header.flags == run_.first.flags) {
                 ++run_.count;
                 run_.bytes += static_cast<std::uint32_t>(total);
                 run_.charge += std::max(static_cast<std::uint32_t>(total), least_);
@@ -83,6 +88,10 @@ bool DataParser::parse(std::size_t bytes, DataSink& sink) {
             if (header.kind < kFirstUserKind) {
                 if (!sink.control(header, {at + kHeaderBytes, header.length})) {
                     return fail("an unexpected control frame " + std::to_string(header.kind));
+                }
+            } else if (header.flags == kResponse) {
+                if (!sink.response(header, {at + kHeaderBytes, header.length})) {
+                    return fail("a response that is none");
                 }
             } else if ((header.flags & kFragment) != 0) {
                 if (header.length < 8) return fail("a fragment without an id");

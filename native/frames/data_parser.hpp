@@ -35,6 +35,8 @@ class DataSink {
     virtual void run(const RunView& run) = 0;
     // A part of a large message. False ends the channel with a protocol error.
     virtual bool fragment(const Header& header, std::uint64_t id, std::string_view part) = 0;
+    // A response, ResponseHead included. False ends the channel with a protocol error.
+    virtual bool response(const Header& header, std::string_view payload) = 0;
     // A frame of the library's. False ends the channel with a protocol error.
     virtual bool control(const Header& header, std::string_view payload) = 0;
 };

@@ -32,8 +32,10 @@ enum Flag : std::uint16_t {
     kPacked = 1,    // u32 count, u32 lengths[count], then the payloads without a gap
     kFragment = 2,  // u64 message id, then a part of a large message
     kLast = 4,      // the last part
+    kRequest = 8,   // a message that wants a response: u64 request id, then the message
+    kResponse = 16,  // ResponseHead (requests/requests.hpp), then the answer
 };
-inline constexpr std::uint16_t kKnownFlags = kPacked | kFragment | kLast;
+inline constexpr std::uint16_t kKnownFlags = kPacked | kFragment | kLast | kRequest | kResponse;
 
 inline constexpr std::uint16_t kFirstUserKind = 64;
 

@@ -1,6 +1,7 @@
 // Large messages, as they come in: reserved, put together from fragments, parked. On the selector
 // thread.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "node/node.hpp"
@@ -23,7 +24,7 @@ void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16
     const auto asked = static_cast<std::size_t>(
         std::count_if(waiting_reservations_.begin(), waiting_reservations_.end(),
                       [&](const auto& waiting) { return waiting.peer == &peer; }));
-    if (size > options_.max_message_bytes || peer.assemblies.count(id) != 0 ||
+    if (size > options_.max_message_bytes + kResponsePrefix || peer.assemblies.count(id) != 0 ||
         peer.assemblies.size() + asked >= kMostReservations) {
         return answer(0);
     }
@@ -86,11 +87,27 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     assembly.filled += part.size();
     if (!last) return true;
 
+    if ((header.flags & kResponse) != 0) {
+        ResponseHead head;
+        Buffer* buffer = assembly.buffer;
+        use_large(assembly.flow, -static_cast<std::int64_t>(assembly.size));
+        peer.assemblies.erase(found);
+        retry_reservations();
+        if (buffer->capacity() < kResponsePrefix) {
+            buffer->release();
+            return false;
+        }
+        std::memcpy(static_cast<void*>(&head), buffer->data(), kResponsePrefix);
+        peer.large_in.fetch_add(1, std::memory_order_relaxed);
+        requests_.answer(peer, head, {}, buffer, kResponsePrefix);
+        return true;
+    }
     Registration* registration = registration_for(header.kind, header.flow);
     flow.messages.store(flow.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     peer.large_in.fetch_add(1, std::memory_order_relaxed);
     Run run;
     run.shape = Run::Shape::message;
+    run.request = (header.flags & kRequest) != 0;
     run.source = peer.id;
     run.session = peer.in_session;
     run.bytes = static_cast<std::uint32_t>(assembly.size);
@@ -103,8 +120,11 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     run.large_flow = assembly.flow;
     run.arrived = selector_.now();
     peer.assemblies.erase(found);
-    if (registration == nullptr) {
-        unknown_kind_.fetch_add(1, std::memory_order_relaxed);
+    if (run.request && run.bytes < kRequestPrefix) return finish(run), false;
+    if (registration == nullptr || (run.request && !registration->answers)) {
+        if (registration == nullptr) unknown_kind_.fetch_add(1, std::memory_order_relaxed);
+        if (run.request) refuse_requests(run, header.kind, registration == nullptr);
+        run.request = false;
         finish(run);
     } else {
         park_run(*registration, std::move(run));

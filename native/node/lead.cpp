@@ -56,7 +56,7 @@ void Lead::wait(Nanos until) {
     Selector::Turn turn(node_.selector_);
     if (still() && !channel_->paused) {
         peer_.led.store(false, std::memory_order_relaxed);  // what this thread does need not wake it
-        channel_->ready(EPOLLIN);
+        channel_->ready(EPOLLIN);  // throws nothing
         peer_.led.store(true, std::memory_order_seq_cst);
     }
     if (!still() || channel_->paused) {

@@ -125,6 +125,7 @@ void Node::close_channel(Channel* channel) {
     if (Peer* peer = channel->peer) {
         if (peer->dialling == channel) peer->dialling = nullptr;
         if (peer->offering == channel) peer->offering = nullptr;
+        if (channel->led) peer->wake_leader();  // which holds the socket open while it polls
     }
     selector_.unwatch(channel->fd, channel);
     close_descriptor(channel->fd);
@@ -205,10 +206,13 @@ void Node::take_down(Peer& peer, const std::string& reason) {
         std::lock_guard lock(peer.mutex);
         peer.forward.clear();
         peer.back.clear();
+        // A handler may have listed one after its mark was cleared.
+        for (InFlow* flow : peer.credits_due) flow->credit_due.store(false, std::memory_order_seq_cst);
         peer.credits_due.clear();
         peer.failure = {Failure::Code::unreachable, text, address, ""};
         ++peer.losses;
     }
+    requests_.end_all(&peer, Pending::State::lost, text);
     if (peer.up) {
         peer.up = false;
         if (on_event_) on_event_({Event::Type::disconnected, peer.id, text});

@@ -136,6 +136,7 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         patiently(until, [this](Nanos point) { return scheduler_.wait_idle(point); });
     }
     phase_.store(Phase::closing, std::memory_order_seq_cst);
+    requests_.end_all(nullptr, Pending::State::closed, {});
     wake_everyone();
     {
         std::lock_guard lock(mutex_);
@@ -366,6 +367,11 @@ NodeCounters Node::counters() {
     c.threads = scheduler_.thread_count();
     c.granted = granted_now_.load(std::memory_order_relaxed);
     c.large_in_use = large_now_.load(std::memory_order_relaxed);
+    c.requests = requests_.made();
+    c.requests_open = requests_.open();
+    c.late_responses = requests_.late();
+    c.answers = answers_.load(std::memory_order_relaxed);
+    c.lost_answers = lost_answers_.load(std::memory_order_relaxed);
     return c;
 }
 

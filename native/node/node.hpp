@@ -22,7 +22,9 @@
 #include "frames/handshake.hpp"
 #include "node/channel.hpp"
 #include "node/helper.hpp"
+#include "base/patience.hpp"
 #include "node/peer.hpp"
+#include "requests/requests.hpp"
 #include "scheduler/scheduler.hpp"
 #include "scheduler/task_queue.hpp"
 #include "selector/interests.hpp"
@@ -48,6 +50,7 @@ struct NodeOptions {
     Nanos request_timeout = 10 * kSecond;
     Nanos send_timeout = 30 * kSecond;
     Nanos heartbeat = kSecond;
+    Nanos spin = 0;  // how long a caller looks for its response before it sleeps, while that helps
     int threads = 2;
     Scheduler::Hooks hooks;
 };
@@ -124,6 +127,7 @@ struct Registration {
     std::uint16_t kind = 0;
     std::uint32_t window = 0, least_charge = 0;
     std::shared_ptr<TaskQueue> queue;
+    bool answers = false;  // requests of this kind get an answer; set before anything is parked
     std::atomic<bool> active{true};
     std::atomic<std::uint64_t> messages{0}, bytes{0};
     std::vector<InFlow*> senders;  // the selector's: who holds a part of the window
@@ -134,6 +138,7 @@ struct NodeCounters {
     std::uint64_t buffers_out = 0, buffers_bound = 0, pinned = 0, starved = 0, turns = 0, slices = 0;
     int threads = 0;
     std::uint64_t granted = 0, large_in_use = 0;
+    std::uint64_t requests = 0, requests_open = 0, late_responses = 0, answers = 0, lost_answers = 0;
 };
 
 class Node {
@@ -200,13 +205,27 @@ class Node {
     Outcome wait(Sending& sending, const Attempt& attempt, const Interrupted* interrupted);
     // May block: a message of any size, whole. With `ok` and not `sending.went` the connection was
     // opened or the flow changed meanwhile, and nothing was sent: the caller begins again.
-    Outcome send_large(Sending& sending, std::uint16_t kind, Message message,
-                       const Interrupted* interrupted);
+    Outcome send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,
+                       std::uint16_t flags = 0, Message prefix = {nullptr, 0});
     // May block: everything sent before to this peer, or to all (0), has been handled there. `at`
     // names the one that it failed with. Asks all before it waits for any.
     Outcome flush_peers(std::uint16_t only, Nanos deadline, const Interrupted* interrupted, std::uint16_t& at);
     // Asks for a window, if the attempt found none.
     void want_credit(Peer& peer, const Attempt& attempt);
+
+    // --- requests --------------------------------------------------------------------------------
+    std::shared_ptr<Pending> add_request(Peer& peer, std::uint16_t kind) { return requests_.add(peer, kind); }
+    Attempt try_request(const Pending& pending, Message message);
+    // May block: until it is done, the deadline (timeout), or an interrupt. The caller gives up then.
+    Outcome await(Pending& pending, Nanos deadline, const Interrupted* interrupted);
+    // True unless it was done already. The response, if one comes, is counted as late.
+    bool give_up(Pending& pending, Pending::State state) { return requests_.give_up(pending, state); }
+    // May block: sends the answer to a request that came in that session, if it still lasts. `urgent`:
+    // nothing else is about to be sent.
+    Attempt try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
+                       Message body, bool urgent);
+    Outcome send_answer(Sending& sending, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
+                        Message body);
 
     // The largest message that both ends take.
     std::uint64_t message_limit(const Peer& peer) const;
@@ -222,10 +241,10 @@ class Node {
     // send.cpp
     template <typename Fill>
     Attempt put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size_t payload,
-                std::uint32_t messages, Fill&& fill);
+                std::uint32_t messages, Fill&& fill, bool urgent = false);
     template <typename Fill>
-    Attempt put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill);
-    void signal_data(Peer& peer);
+    Attempt put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill, bool urgent = false);
+    void signal_data(Peer& peer, bool urgent = false);
     bool write_inline(Peer& peer);
     bool sends_allowed() const;
     Outcome lost(Peer& peer);
@@ -291,6 +310,8 @@ class Node {
     InFlow& in_flow(Peer& peer, std::uint32_t flow);
     void park(Peer& peer, const RunView& view);
     void park_run(Registration& registration, Run run);
+    bool got_response(Peer& peer, const Header& header, std::string_view payload);
+    void refuse_requests(Run& run, std::uint16_t kind, bool unknown);
     bool got_fragment(Peer& peer, const Header& header, std::uint64_t id, std::string_view part);
     void open_flow(Peer& peer, std::uint32_t flow);
     void shut_flow(Peer& peer, std::uint32_t flow);
@@ -321,6 +342,9 @@ class Node {
     Selector selector_;
     Scheduler scheduler_;
     InterestQueue<Peer> interests_;
+    Requests requests_;
+    Patience spin_;  // of callers that wait for a response
+    std::atomic<std::uint64_t> answers_{0}, lost_answers_{0};
     std::function<void(Event)> on_event_;
 
     // Indexed by node id and kind. The pages of these tables that are never touched cost nothing.

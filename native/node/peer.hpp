@@ -174,6 +174,9 @@ class Peer {
         if (waiters.load(std::memory_order_seq_cst) == 0) return;
         { std::lock_guard lock(mutex); }
         changed.notify_all();
+        wake_leader();
+    }
+    void wake_leader() {
         if (!led.load(std::memory_order_seq_cst)) return;
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t ignored = write(lead_wake, &one, sizeof one);

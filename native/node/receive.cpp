@@ -37,7 +37,16 @@ void Node::give_credit(Run& run, std::uint32_t due) {
     // The sender may be waiting for it: it goes out at once, unless the selector is at work and will
     // see to it.
     if (!selector_.has_turn()) {
-        if (Selector::Turn turn(selector_, std::try_to_lock); turn) return write_back(*flow.peer);
+        if (Selector::Turn turn(selector_, std::try_to_lock); turn) {
+            Peer& peer = *flow.peer;
+            try {
+                write_back(peer);
+            } catch (const std::exception& error) {
+                // No memory: credit is lost, and the connection with it.
+                if (peer.in || peer.out) take_down(peer, error.what());
+            }
+            return;
+        }
     }
     add_interest(*flow.peer, kWriteBack);
 }
@@ -52,6 +61,7 @@ void Node::progress(Run& run, std::uint32_t done) {
 }
 
 void Node::finish(Run& run) {
+    if (run.request && !run.begun && run.buffer) refuse_requests(run, 0, false);
     progress(run, run.count);
     if (run.buffer) run.buffer->release();
     run.buffer = nullptr;
@@ -122,6 +132,7 @@ void Node::park(Peer& peer, const RunView& view) {
     flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + view.bytes, std::memory_order_relaxed);
     Run run;
     run.shape = view.first.flags & kPacked ? Run::Shape::packed : Run::Shape::frames;
+    run.request = (view.first.flags & kRequest) != 0;
     run.source = peer.id;
     run.session = peer.in_session;
     run.offset = view.offset;
@@ -133,6 +144,14 @@ void Node::park(Peer& peer, const RunView& view) {
     if (overdrawn(peer, flow, view.charge)) return;
     if (registration == nullptr) {
         unknown_kind_.fetch_add(view.count, std::memory_order_relaxed);
+    }
+    if (registration == nullptr || (run.request && !registration->answers)) {
+        if (run.request) {
+            run.buffer = view.buffer;
+            refuse_requests(run, view.first.kind, registration == nullptr);
+            run.request = false;
+            run.buffer = nullptr;
+        }
         return finish(run);
     }
     if (pool_->pressed()) {

@@ -8,6 +8,7 @@
 #include "base/wait.hpp"
 #include "node/lead.hpp"
 #include "node/node.hpp"
+#include "node/put.hpp"
 
 namespace antiphon {
 
@@ -27,85 +28,6 @@ constexpr Nanos kInterruptEvery = 100 * kMillisecond;
 bool Node::sends_allowed() const {
     const Phase phase = phase_.load(std::memory_order_seq_cst);
     return phase == Phase::running || (phase == Phase::draining && Scheduler::on_scheduler_thread());
-}
-
-template <typename Fill>
-Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill) {
-    Ring& ring = *peer.ring.load(std::memory_order_acquire);
-    const std::size_t total = kHeaderBytes + header.length;
-    std::uint64_t position;
-    if (!ring.claim(total, position)) {
-        return {Status::ring_full, nullptr, static_cast<std::uint32_t>(total), session};
-    }
-    // Session and phase are read again behind the claim. A new session starts at the ring's tail, and
-    // a farewell is said when the tail has been written: either they come behind this claim, or these
-    // reads see them.
-    const bool current = peer.session.load(std::memory_order_seq_cst) == session && sends_allowed();
-    if (!current) {
-        header.kind = static_cast<std::uint16_t>(Control::pad);
-        header.flags = 0;
-        header.flow = 0;
-    }
-    ring.write(position, &header, kHeaderBytes);
-    if (current) fill(ring, position + kHeaderBytes);
-    ring.wait_turn(position);
-    if (current && header.kind >= kFirstUserKind) fill.count();
-    ring.publish(position + total);
-    signal_data(peer);
-    return {current ? Status::sent : Status::again, nullptr, 0, session};
-}
-
-namespace {
-
-inline void add_alone(std::atomic<std::uint64_t>& counter, std::uint64_t amount) {
-    // Only between wait_turn and publish, where one producer is alone: no read-modify-write needed.
-    counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-}
-
-template <typename Copy>
-struct Fill {
-    OutFlow* flow;
-    std::uint32_t messages;
-    std::uint64_t bytes;
-    Copy copy;
-
-    void operator()(Ring& ring, std::uint64_t position) const { copy(ring, position); }
-    void count() const {
-        if (flow == nullptr) return;
-        add_alone(flow->messages, messages);
-        add_alone(flow->bytes, bytes);
-    }
-};
-
-}  // namespace
-
-template <typename Copy>
-Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size_t payload,
-                  std::uint32_t messages, Copy&& copy) {
-    if (!sends_allowed()) return {Status::closed};
-    const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
-    if (session == 0) return {Status::not_connected};
-    OutFlow* flow = peer.kinds.find(kind);
-    if (flow == nullptr) flow = &peer.unannounced;
-    const std::uint32_t window = flow->window.load(std::memory_order_acquire);
-    const std::uint32_t least = flow->least_charge.load(std::memory_order_relaxed);
-    const std::size_t total = kHeaderBytes + payload;
-    if (total > peer.max_frame.load(std::memory_order_relaxed) ||
-        (flags == 0 && payload > peer.max_message.load(std::memory_order_relaxed)) ||
-        (window != 0 && total > window / 4 && total > least)) {
-        return {Status::large, flow, 0, session};
-    }
-    const auto charge = static_cast<std::uint32_t>(
-        std::max<std::uint64_t>(total, std::uint64_t{least} * messages));
-    if (!flow->in_flight.add(session, charge, window)) {
-        return {Status::no_credit, flow, charge, session, window};
-    }
-    const Header header{static_cast<std::uint32_t>(payload), kind, flags,
-                        flow->id.load(std::memory_order_relaxed)};
-    Attempt attempt = put_uncharged(peer, header, session,
-                                    Fill<Copy&>{flow, messages, total, copy});
-    if (attempt.status != Status::sent) flow->in_flight.subtract(session, charge);
-    return attempt;
 }
 
 Attempt Node::try_message(Peer& peer, std::uint16_t kind, Message message) {
@@ -165,7 +87,8 @@ Attempt Node::try_packed(Peer& peer, std::uint16_t kind, const Message* messages
     return attempt;
 }
 
-void Node::signal_data(Peer& peer) {
+void Node::signal_data(Peer& peer, bool urgent) {
+    if (urgent && write_inline(peer)) return;
     if (peer.write_armed.load(std::memory_order_seq_cst)) return;
     // Of the node, not of the peer: whoever sends to many in turn is busy, however rarely each is met.
     const bool quiet = now_ns() - last_signal_.load(std::memory_order_relaxed) > kQuiet;
@@ -256,8 +179,13 @@ Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
     Scheduler::Blocked blocked;
     std::optional<Lead> lead;
     Outcome outcome;
+    Nanos look = now_ns() + kInterruptEvery;  // for signals, next
+    struct Waiting {
+        explicit Waiting(Peer& peer_) : peer(peer_) { peer.waiters.fetch_add(1, std::memory_order_seq_cst); }
+        ~Waiting() { peer.waiters.fetch_sub(1, std::memory_order_seq_cst); }
+        Peer& peer;
+    } waiting(peer);
     std::unique_lock lock(peer.mutex);
-    peer.waiters.fetch_add(1, std::memory_order_seq_cst);
     for (;;) {
         // First of all: the node's own end also ends its sessions, and is not to be taken for a loss.
         const bool open = sends_allowed();
@@ -268,7 +196,7 @@ Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
         } else if (now >= deadline) {
             outcome.code = Outcome::Code::timeout;
         } else {
-            const Nanos until = interrupted ? std::min(deadline, now + kInterruptEvery) : deadline;
+            const Nanos until = interrupted ? std::min(deadline, look) : deadline;
             if (answers != nullptr && !lead) {
                 lock.unlock();
                 lead.emplace(*this, peer, answers);
@@ -284,13 +212,15 @@ Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
             }
             if (interrupted && now_ns() >= until) {
                 lock.unlock();
+                lead.reset();  // signal handlers may send, and what is led is read by nobody else
                 if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
+                if (forked()) return {Outcome::Code::closed, {}, {}, {}};
+                look = now_ns() + kInterruptEvery;
                 lock.lock();
             }
         }
         if (!outcome.ok()) break;
     }
-    peer.waiters.fetch_sub(1, std::memory_order_seq_cst);
     lock.unlock();  // giving up the lead needs the selector's turn, which comes before all locks
     lead.reset();
     return outcome;
@@ -376,8 +306,8 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
     return outcome;
 }
 
-Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
-                         const Interrupted* interrupted) {
+Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,
+                         std::uint16_t flags, Message prefix) {
     Peer& peer = sending.peer;
     const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
     if (session == 0) return wait(sending, {Status::not_connected}, interrupted);
@@ -387,9 +317,12 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
     // Its bytes are paid for by the reservation, its place in the queue by the flow.
     OutFlow* flow = peer.kinds.find(kind);
     if (flow == nullptr) flow = &peer.unannounced;
-    const std::uint32_t flow_id = flow->id.load(std::memory_order_relaxed);
-    const std::uint32_t charge = std::max(1u, flow->least_charge.load(std::memory_order_relaxed));
-    for (;;) {
+    // An answer is paid for by its request, and belongs to no flow.
+    const std::uint32_t flow_id = flags == kResponse ? 0 : flow->id.load(std::memory_order_relaxed);
+    const std::uint32_t charge =
+        flags == kResponse ? 0 : std::max(1u, flow->least_charge.load(std::memory_order_relaxed));
+    const std::size_t size = prefix.size + message.size;
+    while (charge != 0) {
         const std::uint32_t window = flow->window.load(std::memory_order_acquire);
         if (flow->in_flight.add(session, charge, window)) break;
         Outcome outcome = wait(sending, {Status::no_credit, flow, charge, session, window}, interrupted);
@@ -404,7 +337,7 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
         std::lock_guard lock(peer.mutex);
         peer.reservations.emplace(id, Reservation{});
         append_frame(peer.forward, Control::reserve,
-                     ByteWriter().put(id).put(std::uint64_t{message.size}).put(kind).bytes(), flow_id);
+                     ByteWriter().put(id).put(std::uint64_t{size}).put(kind).bytes(), flow_id);
     }
     add_interest(peer, kWrite);
 
@@ -426,17 +359,19 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
             std::max<std::size_t>(peer.max_frame.load(std::memory_order_relaxed), 64) - kHeaderBytes - 8;
         std::size_t at = 0;
         do {
-            const std::size_t part = std::min(most, message.size - at);
-            const bool last = at + part == message.size;
+            const std::size_t part = std::min(most, size - at);
+            const bool last = at + part == size;
             const Header header{static_cast<std::uint32_t>(part + 8), kind,
-                                static_cast<std::uint16_t>(kFragment | (last ? kLast : 0)), flow_id};
+                                static_cast<std::uint16_t>(kFragment | flags | (last ? kLast : 0)), flow_id};
             auto copy = [&](Ring& ring, std::uint64_t position) {
                 ring.write(position, &id, 8);
-                ring.write(position + 8, message.data + at, part);
+                const std::size_t first = at < prefix.size ? std::min(part, prefix.size - at) : 0;
+                if (first != 0) ring.write(position + 8, prefix.data + at, first);
+                if (part != first) ring.write(position + 8 + first, message.data + (at + first - prefix.size), part - first);
             };
             const Attempt attempt = put_uncharged(
                 peer, header, session,
-                Fill<decltype(copy)&>{flow, last ? 1u : 0u, kHeaderBytes + 8 + part, copy});
+                Fill<decltype(copy)&>{charge != 0 ? flow : nullptr, last ? 1u : 0u, kHeaderBytes + 8 + part, copy});
             if (attempt.status == Status::sent) {
                 at += part;
                 continue;
@@ -449,12 +384,12 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message,
             if (peer.session.load(std::memory_order_seq_cst) != session && outcome.ok()) {
                 outcome = lost(peer);
             }
-        } while (outcome.ok() && at < message.size);
+        } while (outcome.ok() && at < size);
     }
     if (outcome.ok()) {
         peer.large_out.fetch_add(1, std::memory_order_relaxed);
     } else {
-        flow->in_flight.subtract(session, charge);
+        if (charge != 0) flow->in_flight.subtract(session, charge);
         peer.wake();
         if (outcome.code == Outcome::Code::too_large) return outcome;
         peer.send_forward(Control::cancel, ByteWriter().put(id).bytes());

@@ -18,6 +18,9 @@ class ChannelSink : public DataSink {
     bool fragment(const Header& header, std::uint64_t id, std::string_view part) override {
         return node_.got_fragment(peer_, header, id, part);
     }
+    bool response(const Header& header, std::string_view payload) override {
+        return node_.got_response(peer_, header, payload);
+    }
     bool control(const Header& header, std::string_view payload) override {
         return node_.forward_control(channel_, peer_, header, payload);
     }

@@ -35,6 +35,8 @@ struct Run {
     };
 
     Shape shape = Shape::mark;
+    bool request = false;  // every message begins with the id of a request that wants an answer
+    bool begun = false;    // it was handed to somebody who answers
     std::uint16_t source = 0;
     std::uint32_t session = 0;
     std::uint32_t offset = 0, bytes = 0;

@@ -38,7 +38,7 @@ void Scheduler::enqueue(Task& task) {
     ready_count_.store(ready_.size(), std::memory_order_seq_cst);
     // Whoever runs a slice or is still awake takes it next. Another thread is needed only to notice
     // when that slice does not end.
-    const bool attended = running_ != 0 ? watcher_ != nullptr : eager_;
+    const bool attended = running_ == 0 ? eager_ : watcher_ != nullptr && !may_enter(now_ns());
     if (!attended) wake_one();
 }
 
@@ -125,6 +125,7 @@ void Scheduler::work(Worker& worker) {
         if (!task.forgotten_ && (more || !task.state_.compare_exchange_strong(state, Task::idle))) {
             task.state_.store(Task::ready, std::memory_order_seq_cst);
             ready_.push_back(&task);
+            ready_count_.store(ready_.size(), std::memory_order_seq_cst);
         }
         if (!ready_.empty() && blocked_ != 0) wake_one();
         quiet_.notify_all();
@@ -165,6 +166,7 @@ bool Scheduler::forget(Task& task, Nanos until) {
     std::unique_lock lock(mutex_);
     task.forgotten_ = true;
     std::erase(ready_, &task);
+    ready_count_.store(ready_.size(), std::memory_order_seq_cst);
     for (;;) {
         const bool elsewhere = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
             return w.task == &task && &w != worker_;
@@ -186,6 +188,7 @@ bool Scheduler::stop(Nanos until) {
     std::unique_lock lock(mutex_);
     stopping_ = true;
     ready_.clear();
+    ready_count_.store(0, std::memory_order_seq_cst);
     for (Worker& worker : workers_) worker.wake.notify_all();
     auto all_gone = [&] {
         return std::all_of(workers_.begin(), workers_.end(),

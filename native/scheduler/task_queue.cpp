@@ -150,6 +150,17 @@ void TaskQueue::done(Slice& slice) {
     pass_marks(reached);
 }
 
+std::vector<std::shared_ptr<Barrier>> TaskQueue::take_behind(Slice& slice, bool busy) {
+    std::vector<std::shared_ptr<Barrier>> reached, behind;
+    std::lock_guard lock(mutex_);
+    slice.busy = busy;
+    pass_marks(reached);
+    behind.swap(slice.behind);
+    // Handed over, not dropped here: dropping answers a flush, which takes other locks.
+    for (auto& barrier : reached) behind.push_back(std::move(barrier));
+    return behind;
+}
+
 bool TaskQueue::wait(Nanos until) {
     if (patience_.wait([this] { return !empty() || closed(); })) return !empty();
     std::unique_lock lock(mutex_);
@@ -162,9 +173,13 @@ bool TaskQueue::wait(Nanos until) {
 }
 
 void TaskQueue::close() {
-    std::lock_guard lock(mutex_);
-    closed_.store(true, std::memory_order_release);
-    filled_.notify_all();
+    {
+        std::lock_guard lock(mutex_);
+        closed_.store(true, std::memory_order_release);
+        filled_.notify_all();
+    }
+    std::lock_guard lock(ready_mutex_);
+    if (ready_on_close_ && on_ready_) on_ready_();
 }
 
 void TaskQueue::clear() {

@@ -27,11 +27,12 @@ class TaskQueue {
         : when_full_(when_full), capacity_(capacity), window_(window), finish_(std::move(finish)) {}
     ~TaskQueue() { clear(); }
 
-    // Called after something was put into an empty queue. Once this returns, nobody is inside the
-    // call that was set before.
-    void set_on_ready(std::function<void()> call) {
+    // Called after something was put into an empty queue, and on request when it is closed. Once this
+    // returns, nobody is inside the call that was set before.
+    void set_on_ready(std::function<void()> call, bool on_close = false) {
         std::lock_guard lock(ready_mutex_);
         on_ready_ = std::move(call);
+        ready_on_close_ = on_close;
     }
 
     // Whoever takes runs from this queue, one at a time. Several may, when order does not matter.
@@ -50,6 +51,9 @@ class TaskQueue {
     bool pop(Run& run, Slice& slice);
     // The run is finished. Marks that waited for it are passed.
     void done(Slice& slice);
+    // For a slice that has several runs out at once: the marks that were reached, and whether it is
+    // still busy.
+    std::vector<std::shared_ptr<Barrier>> take_behind(Slice& slice, bool busy);
     // Waits until there is something, the deadline, or close. True when there is something.
     bool wait(Nanos until);
     void finish(Run& run) { finish_(run); }
@@ -78,6 +82,7 @@ class TaskQueue {
     const Finish finish_;
     std::mutex ready_mutex_;  // of on_ready_, held while it is called; taken without mutex_
     std::function<void()> on_ready_;
+    bool ready_on_close_ = false;
 
     std::mutex mutex_;
     std::condition_variable filled_;

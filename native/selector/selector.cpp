@@ -6,6 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -16,10 +18,18 @@
 
 namespace antiphon {
 
+namespace {
+
+constexpr int kPolite = 100;
+
+}  // namespace
+
 thread_local const Selector* Selector::turn_of_ = nullptr;
 
 Selector::Turn::Turn(Selector& selector) : selector_(&selector) {
+    selector_->wanted_.fetch_add(1, std::memory_order_relaxed);
     selector_->turn_.lock();
+    selector_->wanted_.fetch_sub(1, std::memory_order_relaxed);
     begin();
 }
 
@@ -88,7 +98,6 @@ void Selector::guarded(Call&& call) {
 void Selector::start(std::function<bool()> bulk, std::function<void(const char*)> failed) {
     bulk_ = std::move(bulk);
     failed_ = std::move(failed);
-    now_ = now_ns();
     thread_ = std::thread([this] { loop(); });
 }
 
@@ -197,6 +206,8 @@ void Selector::loop() {
         turn_.unlock();
         const int count = sleep(events.data(), static_cast<int>(events.size()), timeout);
         asleep_.store(false, std::memory_order_seq_cst);
+        // A busy loop would take its turn back before those who wait for it are awake.
+        for (int i = 0; i < kPolite && wanted_.load(std::memory_order_relaxed) != 0; ++i) sched_yield();
         turn_.lock();
         turn_of_ = this;
         turns_.fetch_add(1, std::memory_order_relaxed);

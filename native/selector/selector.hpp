@@ -93,6 +93,7 @@ class Selector {
     std::atomic<bool> stopping_{false};
     // The turn. What is below it is changed with it.
     std::mutex turn_;
+    std::atomic<int> wanted_{0};  // raised by those who wait for it; the loop lets them go first
     static thread_local const Selector* turn_of_;
     Nanos sleeps_until_ = 0;
     std::mutex mutex_;  // of posted_ only

@@ -59,6 +59,11 @@ class Recorder : public DataSink {
         found.push_back({'f', header.kind, header.flow, std::string(reinterpret_cast<const char*>(&id), 8) + std::string(part)});
         return true;
     }
+    bool response(const Header& header, std::string_view payload) override {
+        settle();
+        found.push_back({'r', header.kind, header.flow, std::string(payload)});
+        return true;
+    }
     bool control(const Header& header, std::string_view payload) override {
         settle();
         if (refuse_control) return false;

@@ -109,6 +109,11 @@ class NodeConfig:
     max_message_bytes: int = _size(64 * MIB)
     """Largest message sent or accepted, checked before anything is allocated for it."""
 
+    spin_us: float = 0.0
+    """How many microseconds the caller of a request looks for the answer before it sleeps: at most
+    1000, and only while that helps. It saves the time a sleeping core needs to wake, and costs
+    processor time while it lasts."""
+
     heartbeat: float = 1.0
     """Seconds between signs of life on every channel; silence for five of them means dead."""
 
@@ -146,6 +151,7 @@ class NodeConfig:
         for name in ("connect_timeout", "request_timeout", "send_timeout"):
             self._check_number(name, 0.0, 86_400.0)
         self._check_number("heartbeat", 0.0, 3600.0)
+        self._check_number("spin_us", 0.0, 1000.0, zero=True)
         object.__setattr__(self, "buffer_pool", _check_pool(self.buffer_pool))
 
     def _check_size(self, name: str, low: int, high: int, bound: str = "") -> None:
@@ -154,11 +160,14 @@ class NodeConfig:
             least = f"{bound} ({low})" if bound else str(low)
             raise _refuse(name, value, f"a whole number of bytes from {least} to {high}")
 
-    def _check_number(self, name: str, above: float, high: float) -> None:
+    def _check_number(self, name: str, above: float, high: float, zero: bool = False) -> None:
         value = getattr(self, name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and zero and value == 0:
+            return
         if not number or not math.isfinite(value) or not above < value <= high:
-            raise _refuse(name, value, f"a number above {above:g} and at most {high:g}")
+            least = "from 0 to" if zero else f"above {above:g} and at most"
+            raise _refuse(name, value, f"a number {least} {high:g}")
 
 
 def _refuse(name: str, value: object, wanted: str) -> ConfigError:

@@ -5,9 +5,13 @@ Receives parked messages from the core, hands them to whichever thread asks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
 
 from antiphon._core import Batch, InboxCore
+from antiphon.errors import Closed, ReceiveTimeout
+from antiphon.node.coroutines import numbers
+from antiphon.node.loops import door_of
 
 __all__ = ["Batch", "Inbox"]
 
@@ -20,13 +24,22 @@ class Inbox(Generic[T]):
     Made by `Node.inbox`. ``receive`` gives ``(source, data)``: bytes for a raw kind, the message
     for a typed one. A message counts as handled when ``receive`` returns it. Several threads may
     pull; each message goes to one of them. Iteration waits for the next message and ends when the
-    inbox or its node is closed.
+    inbox or its node is closed; ``async for`` does the same for a coroutine.
 
     ``receive(timeout=None)`` blocks until a message comes; `ReceiveTimeout` after ``timeout``
-    seconds, `Closed` when the inbox or its node is closed. ``receive(0)`` never blocks.
+    seconds, `Closed` when the inbox or its node is closed. ``receive(0)`` never blocks. Where it
+    would have to wait on a thread with a running event loop it raises `WouldBlock`.
     """
 
-    __slots__ = ("__weakref__", "_core", "receive", "receive_many")
+    __slots__ = (
+        "__weakref__",
+        "_core",
+        "_loop",
+        "_number",
+        "_waiting",
+        "receive",
+        "receive_many",
+    )
 
     if TYPE_CHECKING:
 
@@ -36,6 +49,9 @@ class Inbox(Generic[T]):
 
     def __init__(self, core: InboxCore) -> None:
         self._core = core
+        self._number = next(numbers)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
         # The core's own methods: a wrapper would cost as much as receiving.
         self.receive = core.receive  # type: ignore[method-assign]
         self.receive_many = core.receive_many  # type: ignore[method-assign]
@@ -47,10 +63,60 @@ class Inbox(Generic[T]):
         item: tuple[int, Any] = next(self._core)
         return item
 
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, T]:
+        try:
+            return await self.receive_async()
+        except Closed:
+            raise StopAsyncIteration from None
+
+    async def receive_async(self, timeout: float | None = None) -> tuple[int, T]:
+        """`receive` for a coroutine; several may wait, on one event loop at a time."""
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        while True:
+            item: tuple[int, T] | None = self._core.try_receive()
+            if item is not None:
+                return item
+            came: asyncio.Future[None] = loop.create_future()
+            if self._loop is not loop:
+                self._loop = loop
+                door = door_of(loop)
+                door.calls[self._number] = self._wake
+                self._core.tell(door.core, self._number)
+            self._waiting.add(came)
+            try:
+                if until is None:
+                    await came
+                else:
+                    async with asyncio.timeout_at(until):
+                        await came
+            except TimeoutError:
+                raise ReceiveTimeout(
+                    f"nothing came for kind {self.kind} in {timeout} s; wait longer, or look "
+                    "whether anybody sends",
+                    waited=cast("float", timeout),
+                ) from None
+            finally:
+                self._waiting.discard(came)
+
+    def _wake(self) -> None:
+        for came in self._waiting:
+            if not came.done():
+                came.set_result(None)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:

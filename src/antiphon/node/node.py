@@ -7,8 +7,10 @@ happens here happens once per registration, peer or call that is not on the fast
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import itertools
 import logging
 import os
 import signal
@@ -21,11 +23,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
+import msgspec
+from typing_extensions import Buffer
+
 from antiphon._core import NodeCore, on_scheduler_thread
-from antiphon.errors import AntiphonError, Closed, ConfigError, UnknownPeer, WouldBlock
+from antiphon.errors import (
+    AntiphonError,
+    Closed,
+    ConfigError,
+    MessageTooLarge,
+    RemoteError,
+    UnknownPeer,
+    WouldBlock,
+)
 from antiphon.node.address import parse_address
 from antiphon.node.config import Insecure, NodeConfig, check_listen, check_secret
+from antiphon.node.coroutines import CoroutineHandler
+from antiphon.node.future import Future, Job, RequestFuture
 from antiphon.node.inbox import Batch, Inbox
+from antiphon.node.later import Later
+from antiphon.node.loops import refuse_to_block
 from antiphon.node.statistics import (
     ConnectionInfo,
     NodeStatistics,
@@ -46,6 +63,10 @@ _DEFAULT_LISTEN = "tcp://127.0.0.1:0"
 _CAPACITY, _BATCH_CAPACITY = 4096, 65536
 _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 _CONNECTED, _DISCONNECTED, _WARNING = range(3)
+_ANSWERED_NONE = 1
+"""As the core says it: the handler returned None."""
+
+_flushes = itertools.count(1)
 
 
 class Registration:
@@ -104,6 +125,10 @@ class Node(NodeCore):
         self._state = "new"
         self._closed_event = threading.Event()
         self._inboxes: list[Inbox[Any]] = []
+        self._coroutines: list[CoroutineHandler] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._later = Later()
+        self._closed_jobs: list[Job[None]] = []
         self._forgotten = {"forgotten_dropped": 0, "forgotten_failed": 0}
         self._callbacks: dict[int, list[Callable[[int, str], Any]]] = {
             _CONNECTED: [],
@@ -127,6 +152,7 @@ class Node(NodeCore):
                 "request_timeout": self.config.request_timeout,
                 "send_timeout": self.config.send_timeout,
                 "heartbeat": self.config.heartbeat,
+                "spin_us": self.config.spin_us,
                 "threads": _cores(),
             },
             kind_of,
@@ -139,8 +165,15 @@ class Node(NodeCore):
     # --- life -------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Listens and begins to run. ``with node:`` does it. Raises OSError if it cannot listen."""
+        """Listens and begins to run. ``with node:`` does it. Raises OSError if it cannot listen.
+
+        Handlers that are coroutines run on the event loop that is running here and now; without
+        one, a node that has such handlers raises `ConfigError`. Never blocks.
+        """
         self._check_process()
+        self._loop = asyncio._get_running_loop()
+        if self._coroutines and self._loop is None:
+            raise _no_loop()
         with self._lock:
             if self._state == "running":
                 return self
@@ -150,6 +183,8 @@ class Node(NodeCore):
             self._start()
             self._state = "running"
         _running.add(self)
+        for handler in self._coroutines:
+            handler.start(cast("asyncio.AbstractEventLoop", self._loop))
         return self
 
     def close(self, drain: float = 5.0) -> None:
@@ -166,13 +201,30 @@ class Node(NodeCore):
             )
         if self._forked:
             return
+        if self._state == "running":
+            refuse_to_block("close()", "close_async() or 'async with'")
+        self._close_now(drain)
+
+    def close_async(self, drain: float = 5.0) -> Future[None]:
+        """`close` for a coroutine; the work is done by a thread of its own."""
+        job: Job[None] = Job()
+        work = functools.partial(self._close_now, drain)
+        threading.Thread(target=job.run, args=(work,), name="ap-close").start()
+        return job
+
+    def _close_now(self, drain: float) -> None:
         with self._lock:
             before, self._state = self._state, "closed"
         try:
             clean = self._close(max(0.0, drain))
         finally:  # closed all the same, if Ctrl-C ended the patience
             _running.discard(self)
+            self._later.close()
             self._closed_event.set()
+            with self._lock:
+                jobs, self._closed_jobs = self._closed_jobs, []
+            for job in jobs:
+                job.set(None)
         if not clean and before != "closed":
             log.warning(
                 "node %d closed while a handler was still running; its thread is left", self.id
@@ -181,6 +233,7 @@ class Node(NodeCore):
     def wait(self) -> None:
         """Blocks until the node is closed, or SIGINT or SIGTERM arrives (on the main thread)."""
         self._check_process()
+        refuse_to_block("wait()", "wait_async()")
         if threading.current_thread() is not threading.main_thread():
             self._closed_event.wait()
             return
@@ -199,7 +252,30 @@ class Node(NodeCore):
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
+    def wait_async(self) -> Future[None]:
+        """Done when the node is closed. Signals are the event loop's to handle."""
+        self._check_process()
+        job: Job[None] = Job()
+        with self._lock:
+            self._closed_jobs.append(job)
+        if self._closed_event.is_set():
+            job.set(None)
+        return job
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close_async(drain=5.0 if kind is None else 0.0)
+
     def __enter__(self) -> Self:
+        # Leaving would wait: better to say so before anything has begun.
+        refuse_to_block("'with node:'", "'async with node:'")
         return self.start()
 
     def __exit__(
@@ -335,11 +411,7 @@ class Node(NodeCore):
         if not callable(handler):
             raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
         if inspect.iscoroutinefunction(handler):
-            raise ConfigError(
-                "an 'async def' handler needs asyncio support, which this version does not have; "
-                "use a plain function, or an inbox read by a thread",
-                setting="handler",
-            )
+            return self._on_coroutine(number, handler, decode, batch, ordered, capacity, when_full)
         if batch and decode is not None:
             raise ConfigError(
                 f"batch=True hands out bytes; register the kind's number, {number}, not the class",
@@ -350,6 +422,39 @@ class Node(NodeCore):
         if handle is None:
             raise _taken(number)
         return Registration(handle.close)
+
+    def _on_coroutine(
+        self,
+        kind: int,
+        handler: Callable[..., Any],
+        decode: Callable[[bytes], Any] | None,
+        batch: bool,
+        ordered: bool,
+        capacity: int,
+        when_full: str,
+    ) -> Registration:
+        if batch:
+            raise ConfigError(
+                "batch=True needs a plain function; an 'async def' handler gets single messages",
+                setting="batch",
+            )
+        if self._state == "running" and self._loop is None:
+            raise _no_loop()
+        core = self._feed(kind, decode, capacity, when_full)
+        if core is None:
+            raise _taken(kind)
+        coroutines = CoroutineHandler(core, handler, ordered, functools.partial(_log_failure, kind))
+        with self._lock:
+            self._coroutines = [known for known in self._coroutines if not known.closed]
+            self._coroutines.append(coroutines)
+            running = self._state == "running"
+        if running:
+            loop = cast("asyncio.AbstractEventLoop", self._loop)
+            if loop is asyncio._get_running_loop():
+                coroutines.start(loop)
+            else:
+                loop.call_soon_threadsafe(coroutines.start, loop)
+        return Registration(coroutines.close)
 
     def _decorate(self, kind: int | type[Message], handler: Handler, **options: Any) -> Handler:
         cast("Any", self).on(kind, handler, **options)
@@ -461,6 +566,137 @@ class Node(NodeCore):
             first.failed = failed
             raise first
 
+    @overload
+    def request(
+        self, target: int, message: Message, *, reply: type[M], timeout: float | None = ...
+    ) -> M: ...
+    @overload
+    def request(self, target: int, message: Message, *, timeout: float | None = ...) -> bytes: ...
+    @overload
+    def request(
+        self,
+        target: int,
+        message: Buffer,
+        *,
+        kind: int,
+        reply: type[M],
+        timeout: float | None = ...,
+    ) -> M: ...
+    @overload
+    def request(
+        self, target: int, message: Buffer, *, kind: int, timeout: float | None = ...
+    ) -> bytes: ...
+    def request(
+        self,
+        target: int,
+        message: Any,
+        *,
+        kind: int | None = None,
+        reply: type[Message] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Sends a message and blocks until its handler's answer is here: bytes, or a ``reply``.
+
+        The handler's return value answers: a Message, bytes, or None (``b""`` here). Raises
+        `RequestTimeout` after ``timeout`` seconds (`NodeConfig.request_timeout`), `RemoteError`
+        with the class and the text of what the handler raised, `UnknownKind` when nobody handles
+        it, `PeerUnreachable` when the connection is lost. A request is made at most once: after a
+        time-out or a loss the handler may have run. Works inside handlers; on a thread with a
+        running event loop it raises `WouldBlock`.
+        """
+        number, data = self._encoded(message, kind)
+        convert = _answer_converter(target, number, reply)
+        refuse_to_block("request()", "request_async()")
+        return convert(*self._request(target, data, number, timeout))
+
+    @overload
+    def request_async(
+        self, target: int, message: Message, *, reply: type[M], timeout: float | None = ...
+    ) -> Future[M]: ...
+    @overload
+    def request_async(
+        self, target: int, message: Message, *, timeout: float | None = ...
+    ) -> Future[bytes]: ...
+    @overload
+    def request_async(
+        self,
+        target: int,
+        message: Buffer,
+        *,
+        kind: int,
+        reply: type[M],
+        timeout: float | None = ...,
+    ) -> Future[M]: ...
+    @overload
+    def request_async(
+        self, target: int, message: Buffer, *, kind: int, timeout: float | None = ...
+    ) -> Future[bytes]: ...
+    def request_async(
+        self,
+        target: int,
+        message: Any,
+        *,
+        kind: int | None = None,
+        reply: type[Message] | None = None,
+        timeout: float | None = None,
+    ) -> Future[Any]:
+        """`request` as a `Future`: await it, or ask for its ``result()`` later. Never blocks.
+
+        The request goes out now. Cancelling the future, or the task that awaits it, gives the
+        answer up; the handler may run all the same.
+        """
+        number, data = self._encoded(message, kind)
+        convert = _answer_converter(target, number, reply)
+        seconds = self.config.request_timeout if timeout is None else max(0.0, timeout)
+        deadline = time.monotonic() + seconds
+        if not self._later.busy(target):
+            core = self._ask(target, data, number, False, 0.0)
+            if core is not None:
+                return RequestFuture(core, deadline, convert)
+
+        def ask() -> Any:
+            core = self._ask(target, data, number, True, max(0.0, deadline - time.monotonic()))
+            assert core is not None
+            return RequestFuture(core, deadline, convert)
+
+        return self._later.add(target, ask)
+
+    @overload
+    def send_async(self, target: int, message: Message) -> Future[None]: ...
+    @overload
+    def send_async(self, target: int, message: Buffer, *, kind: int) -> Future[None]: ...
+    def send_async(self, target: int, message: Any, *, kind: int | None = None) -> Future[None]:
+        """`send` as a `Future`, done when the message is on its way. Never blocks.
+
+        What must wait for a connection or for credit waits in a queue of its peer, in order; with
+        65,536 calls waiting it raises `QueueFull`.
+        """
+        number, data = self._encoded(message, kind)
+        if not self._later.busy(target):
+            try:
+                if self.try_send(target, data, kind=number):
+                    return Job.of(None)
+            except MessageTooLarge:
+                if len(memoryview(data).cast("B")) > self.config.max_message_bytes:
+                    raise
+        return self._later.add(target, functools.partial(self.send, target, data, kind=number))
+
+    def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
+        """`flush` as a `Future`. What `send_async` has not sent yet is not waited for."""
+        self._check_process()
+        if self._state == "closed":
+            raise Closed("this node is closed; nothing is left to flush", what="node")
+        return self._later.add(-next(_flushes), functools.partial(self._flush, 0, timeout))
+
+    def _encoded(self, message: Any, kind: int | None) -> tuple[int, Any]:
+        if isinstance(message, Message):
+            return kind_of(message), encode(message)
+        if kind is None:
+            raise ConfigError(
+                "a raw message needs its kind: request(target, data, kind=...)", setting="kind"
+            )
+        return check_kind(kind), message
+
     def flush(self, timeout: float | None = 5.0) -> None:
         """Blocks until everything sent before has been handled by the receivers.
 
@@ -474,6 +710,7 @@ class Node(NodeCore):
             )
         if self._state == "closed":
             raise Closed("this node is closed; nothing is left to flush", what="node")
+        refuse_to_block("flush()", "flush_async()")
         self._flush(0, timeout)
 
     # --- looking ----------------------------------------------------------------------------
@@ -488,6 +725,7 @@ class Node(NodeCore):
         self._check_process()
         with self._lock:
             inboxes = [inbox._core.statistics() for inbox in self._inboxes]
+            inboxes += [handler.statistics() for handler in self._coroutines]
             gone = dict(self._forgotten)
         counters = self._counters()
         for name, value in gone.items():
@@ -510,6 +748,45 @@ def _taken(kind: int) -> ConfigError:
         setting="kind",
         value=kind,
     )
+
+
+def _no_loop() -> ConfigError:
+    return ConfigError(
+        "an 'async def' handler runs on the event loop that is running when the node starts, and "
+        "there is none here; start it in a coroutine, with 'async with node:'",
+        setting="handler",
+    )
+
+
+def _answer_converter(
+    target: int, kind: int, reply: type[Message] | None
+) -> Callable[[int, bytes], Any]:
+    if reply is None:
+        return _plain_answer
+    wanted, decode = kind_of(reply), decoder_for(reply)
+
+    def convert(answered: int, data: bytes) -> Message:
+        if answered == wanted:
+            try:
+                return decode(data)
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                text = f"an answer that is no {reply.__name__}: {error}"
+        elif answered == _ANSWERED_NONE:
+            text = "None"
+        else:
+            text = "bytes" if answered == 0 else f"a message of kind {answered}"
+        raise RemoteError(
+            f"node {target} answered a request of kind {kind} with {text}, where a "
+            f"{reply.__name__} was wanted; let its handler return one",
+            peer=target,
+            kind=kind,
+        )
+
+    return convert
+
+
+def _plain_answer(answered: int, data: bytes) -> bytes:
+    return data
 
 
 def _cores() -> int:

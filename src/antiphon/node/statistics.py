@@ -130,6 +130,16 @@ class NodeStatistics:
     """Receive buffers that batches kept by the program hold."""
     window_bytes_granted: int
     large_bytes_in_use: int
+    requests: int
+    """Requests made."""
+    requests_open: int
+    """Requests that wait for their answer now."""
+    late_responses: int
+    """Answers that came when nobody waited any more; they were dropped."""
+    answers: int
+    """Requests of others that were answered."""
+    lost_answers: int
+    """Answers that could not be delivered."""
     scheduler_threads: int
     slices: int
     selector_turns: int

@@ -1,0 +1,130 @@
+#include "bindings/feed.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bindings/answer.hpp"
+
+namespace antiphon::python {
+
+HeldRun::~HeldRun() {
+    Feed& owner = *feed;
+    if (owner.node_->forked()) return;
+    std::erase(owner.out_, this);
+    owner.node_->finish(run);
+    barriers.clear();
+    owner.pass_barriers();
+}
+
+Held::~Held() {
+    if (run_ && !run_->feed->node_->forked()) end({}, std::string("Cancelled") + '\0' + "its coroutine never ended");
+}
+
+void Held::finish(Reference result) { end(std::move(result), {}); }
+
+void Held::fail(PyObject* exception) {
+    if (run_) ++run_->feed->failed_;
+    end({}, describe(exception));
+}
+
+void Held::end(Reference result, std::string told) {
+    if (!run_) return;
+    const std::shared_ptr<HeldRun> held = std::move(run_);
+    run_ = nullptr;
+    Feed& feed = *held->feed;
+    ++feed.handled_;
+    if (held->run.request) {
+        respond(*feed.node_, held->run, feed.registration_->kind, id_, std::move(result), std::move(told),
+                feed.kind_of_.get(), feed.encode_.get(), true);
+    }
+    if (++held->handled < held->run.count) feed.node_->progress(held->run, held->handled);
+}
+
+Feed::Feed(std::shared_ptr<Node> node, std::shared_ptr<Registration> registration, Reference decode, Reference kind_of,
+           Reference encode)
+    : node_(std::move(node)),
+      registration_(std::move(registration)),
+      decode_(std::move(decode)),
+      kind_of_(std::move(kind_of)),
+      encode_(std::move(encode)) {
+    registration_->queue->begin(slice_);
+}
+
+Feed::~Feed() {
+    if (node_->forked()) {
+        new std::shared_ptr<Node>(std::move(node_));
+        new std::shared_ptr<Registration>(std::move(registration_));
+        return;
+    }
+    registration_->queue->set_on_ready(nullptr);
+    registration_->queue->end(slice_);
+}
+
+void Feed::tell(std::shared_ptr<Completions> completions, std::uint64_t number) {
+    const auto push = [completions, number] { completions->push(number); };
+    registration_->queue->set_on_ready(push, true);
+    if (!registration_->queue->empty() || closed()) push();
+}
+
+// Flushes that came while messages were out wait for those, and for no later ones.
+void Feed::pass_barriers() {
+    auto behind = registration_->queue->take_behind(slice_, !out_.empty());
+    for (HeldRun* run : out_) run->barriers.insert(run->barriers.end(), behind.begin(), behind.end());
+}
+
+PyObject* Feed::take(Py_ssize_t most) {
+    if (node_->forked()) return raise_forked();
+    Reference list = Reference::steal(PyList_New(0));
+    if (!list) return nullptr;
+    while (PyList_GET_SIZE(list.get()) < most) {
+        if (!current_) {
+            Run run;
+            if (closed() || !registration_->queue->pop(run, slice_)) break;
+            run.begun = true;
+            current_ = std::make_shared<HeldRun>(shared_from_this(), std::move(run));
+            out_.push_back(current_.get());
+            cursor_ = RunCursor(current_->run);
+        }
+        const char* data;
+        std::size_t size;
+        cursor_.next(data, size);
+        std::uint64_t id = 0;
+        if (current_->run.request) {
+            std::memcpy(&id, data, kRequestPrefix);
+            data += kRequestPrefix;
+            size -= kRequestPrefix;
+        }
+        // Made first: whatever fails from here on, the message counts as handled.
+        auto held = std::make_unique<Held>(current_, id);
+        const std::uint16_t source = current_->run.source;
+        if (cursor_.left() == 0) current_.reset();
+        Reference body = Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size)));
+        Reference error;
+        if (body && decode_) {
+            body = Reference::steal(PyObject_CallOneArg(decode_.get(), body.get()));
+            if (!body) {
+                PyObject *type, *value, *trace;
+                PyErr_Fetch(&type, &value, &trace);
+                PyErr_NormalizeException(&type, &value, &trace);
+                error = Reference::steal(value);
+                Py_XDECREF(type);
+                Py_XDECREF(trace);
+            }
+        }
+        Reference wrapped = Reference::steal(wrap_held(std::move(held)));
+        if (!wrapped) return nullptr;
+        Reference item = Reference::steal(Py_BuildValue("(iOOO)", source, body ? body.get() : Py_None, wrapped.get(),
+                                                        error ? error.get() : Py_None));
+        if (!item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
+    }
+    pass_barriers();
+    return list.release();
+}
+
+void Feed::close() {
+    if (node_->forked()) return;
+    Released released;
+    node_->remove_registration(registration_);
+}
+
+}  // namespace antiphon::python

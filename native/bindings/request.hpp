@@ -1,0 +1,36 @@
+// A request as Python sees it.
+#pragma once
+
+#include <memory>
+
+#include "bindings/python.hpp"
+#include "requests/completions.hpp"
+
+namespace antiphon::python {
+
+class Request {
+   public:
+    Request(std::shared_ptr<Node> node, std::shared_ptr<Pending> pending)
+        : node_(std::move(node)), pending_(std::move(pending)), began_(now_ns()) {}
+    ~Request();
+
+    // True when it went out; false, without `wait`, when it would have to wait. -1 with an exception.
+    int send(Message message, bool wait, Nanos deadline);
+    // True when it is done. -1 with an exception, of a signal handler.
+    int wait(Nanos until);
+    // (kind, bytes) or null with an exception; only when it is done.
+    PyObject* result();
+    PyObject* time_out();  // gives up and raises RequestTimeout
+    bool cancel() { return node_->give_up(*pending_, Pending::State::cancelled); }
+    bool done() const { return pending_->done(); }
+    void tell(std::shared_ptr<Completions> completions) { pending_->tell(std::move(completions)); }
+    std::uint64_t id() const { return pending_->id; }
+    bool forked() const { return node_->forked(); }
+
+   private:
+    std::shared_ptr<Node> node_;
+    std::shared_ptr<Pending> pending_;
+    Nanos began_;
+};
+
+}  // namespace antiphon::python

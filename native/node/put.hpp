@@ -1,0 +1,85 @@
+// Into the ring: the common part of everything that is sent.
+#pragma once
+
+#include <algorithm>
+
+#include "node/node.hpp"
+
+namespace antiphon {
+
+template <typename Fill>
+Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill, bool urgent) {
+    Ring& ring = *peer.ring.load(std::memory_order_acquire);
+    const std::size_t total = kHeaderBytes + header.length;
+    std::uint64_t position;
+    if (!ring.claim(total, position)) {
+        return {Attempt::Status::ring_full, nullptr, static_cast<std::uint32_t>(total), session};
+    }
+    // Session and phase are read again behind the claim. A new session starts at the ring's tail, and
+    // a farewell is said when the tail has been written: either they come behind this claim, or these
+    // reads see them.
+    const bool current = peer.session.load(std::memory_order_seq_cst) == session && sends_allowed();
+    if (!current) {
+        header.kind = static_cast<std::uint16_t>(Control::pad);
+        header.flags = 0;
+        header.flow = 0;
+    }
+    ring.write(position, &header, kHeaderBytes);
+    if (current) fill(ring, position + kHeaderBytes);
+    ring.wait_turn(position);
+    if (current && header.kind >= kFirstUserKind) fill.count();
+    ring.publish(position + total);
+    signal_data(peer, urgent);
+    return {current ? Attempt::Status::sent : Attempt::Status::again, nullptr, 0, session};
+}
+
+inline void add_alone(std::atomic<std::uint64_t>& counter, std::uint64_t amount) {
+    // Only between wait_turn and publish, where one producer is alone: no read-modify-write needed.
+    counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+template <typename Copy>
+struct Fill {
+    OutFlow* flow;
+    std::uint32_t messages;
+    std::uint64_t bytes;
+    Copy copy;
+
+    void operator()(Ring& ring, std::uint64_t position) const { copy(ring, position); }
+    void count() const {
+        if (flow == nullptr) return;
+        add_alone(flow->messages, messages);
+        add_alone(flow->bytes, bytes);
+    }
+};
+
+template <typename Copy>
+Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size_t payload,
+                  std::uint32_t messages, Copy&& copy, bool urgent) {
+    if (!sends_allowed()) return {Attempt::Status::closed};
+    const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
+    if (session == 0) return {Attempt::Status::not_connected};
+    OutFlow* flow = peer.kinds.find(kind);
+    if (flow == nullptr) flow = &peer.unannounced;
+    const std::uint32_t window = flow->window.load(std::memory_order_acquire);
+    const std::uint32_t least = flow->least_charge.load(std::memory_order_relaxed);
+    const std::size_t total = kHeaderBytes + payload;
+    if (total > peer.max_frame.load(std::memory_order_relaxed) ||
+        (flags != kPacked && payload > peer.max_message.load(std::memory_order_relaxed)) ||
+        (window != 0 && total > window / 4 && total > least)) {
+        return {Attempt::Status::large, flow, 0, session};
+    }
+    const auto charge = static_cast<std::uint32_t>(
+        std::max<std::uint64_t>(total, std::uint64_t{least} * messages));
+    if (!flow->in_flight.add(session, charge, window)) {
+        return {Attempt::Status::no_credit, flow, charge, session, window};
+    }
+    const Header header{static_cast<std::uint32_t>(payload), kind, flags,
+                        flow->id.load(std::memory_order_relaxed)};
+    Attempt attempt = put_uncharged(peer, header, session,
+                                    Fill<Copy&>{flow, messages, total, copy}, urgent);
+    if (attempt.status != Attempt::Status::sent) flow->in_flight.subtract(session, charge);
+    return attempt;
+}
+
+}  // namespace antiphon

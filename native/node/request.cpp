@@ -1,0 +1,169 @@
+// Requests and answers: sent like messages, completed by whoever reads the channel.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "node/lead.hpp"
+#include "node/put.hpp"
+
+namespace antiphon {
+
+namespace {
+
+using Status = Attempt::Status;
+
+// With more under way than this, requests are gathered like other messages instead of being written
+// one by one.
+constexpr std::uint64_t kFew = 2;
+constexpr Nanos kInterruptEvery = 100 * kMillisecond;
+
+}  // namespace
+
+// --- the caller ------------------------------------------------------------------------------------
+
+Attempt Node::try_request(const Pending& pending, Message message) {
+    return put(pending.peer, pending.kind, kRequest, kRequestPrefix + message.size, 1,
+               [&](Ring& ring, std::uint64_t position) {
+                   ring.write(position, &pending.id, kRequestPrefix);
+                   ring.write(position + kRequestPrefix, message.data, message.size);
+               },
+               requests_.open() <= kFew);
+}
+
+Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interrupted) {
+    // Thrown away before the lead is: the thread does not count as waiting any more then.
+    std::optional<Lead> lead;
+    Scheduler::Blocked blocked;
+    if (!pending.done()) lead.emplace(*this, pending.peer, &Peer::in);
+    if (lead && *lead) {
+        pending.leads.store(true, std::memory_order_seq_cst);
+        if (options_.spin > 0) {
+            spin_.wait(
+                [&] {
+                    if (*lead) lead->wait(0);
+                    return pending.done();
+                },
+                [] {}, options_.spin);
+        }
+    }
+    Outcome outcome;
+    Nanos look = now_ns() + kInterruptEvery;  // for signals, next
+    while (!pending.done()) {
+        const Nanos now = now_ns();
+        if (now >= deadline) {
+            outcome.code = Outcome::Code::timeout;
+            break;
+        }
+        const Nanos until = interrupted ? std::min(deadline, look) : deadline;
+        if (lead && *lead) {
+            lead->wait(until);
+        } else {
+            pending.wait(until);
+        }
+        if (interrupted && now_ns() >= look && !pending.done()) {
+            pending.leads.store(false, std::memory_order_seq_cst);
+            lead.reset();  // signal handlers may send and ask, and what is led is read by nobody else
+            if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
+            if (forked()) return {Outcome::Code::closed, {}, {}, {}};
+            if (!outcome.ok()) break;
+            look = now_ns() + kInterruptEvery;
+            lead.emplace(*this, pending.peer, &Peer::in);
+            pending.leads.store(static_cast<bool>(*lead), std::memory_order_seq_cst);
+        }
+    }
+    pending.leads.store(false, std::memory_order_seq_cst);
+    return outcome;
+}
+
+bool Node::got_response(Peer& peer, const Header&, std::string_view payload) {
+    if (payload.size() < kResponsePrefix) return false;
+    ResponseHead head;
+    std::memcpy(static_cast<void*>(&head), payload.data(), kResponsePrefix);
+    requests_.answer(peer, head, payload.substr(kResponsePrefix));
+    return true;
+}
+
+// --- the one who answers -----------------------------------------------------------------------------
+
+Attempt Node::try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
+                         Message body, bool urgent) {
+    if (!sends_allowed()) return {Status::closed};
+    // The one who asked is gone, and with it whoever waits for this.
+    if (peer.in_session.load(std::memory_order_seq_cst) != session) return {Status::closed};
+    const std::uint32_t out = peer.session.load(std::memory_order_seq_cst);
+    if (out == 0) return {Status::not_connected};
+    const std::size_t payload = kResponsePrefix + body.size;
+    if (kHeaderBytes + payload > peer.max_frame.load(std::memory_order_relaxed)) return {Status::large, nullptr, 0, out};
+    auto copy = [&](Ring& ring, std::uint64_t position) {
+        ring.write(position, &head, kResponsePrefix);
+        ring.write(position + kResponsePrefix, body.data, body.size);
+    };
+    struct Filled {
+        decltype(copy)& fill;
+        void operator()(Ring& ring, std::uint64_t position) const { fill(ring, position); }
+        void count() const {}
+    };
+    const Attempt attempt = put_uncharged(peer, {static_cast<std::uint32_t>(payload), kind, kResponse, 0}, out,
+                                          Filled{copy}, urgent);
+    if (attempt.status == Status::sent) answers_.fetch_add(1, std::memory_order_relaxed);
+    return attempt;
+}
+
+Outcome Node::send_answer(Sending& sending, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
+                          Message body) {
+    Peer& peer = sending.peer;
+    for (;;) {
+        const Attempt attempt = try_answer(peer, session, kind, head, body, true);
+        if (attempt.status == Status::sent) return {};
+        Outcome outcome;
+        if (attempt.status == Status::large) {
+            sending.went = false;
+            const Message prefix{reinterpret_cast<const char*>(&head), kResponsePrefix};
+            outcome = send_large(sending, kind, body, nullptr, kResponse, prefix);
+            if (outcome.ok() && sending.went) {
+                answers_.fetch_add(1, std::memory_order_relaxed);
+                return {};
+            }
+        } else {
+            outcome = wait(sending, attempt, nullptr);
+        }
+        if (!outcome.ok()) {
+            lost_answers_.fetch_add(1, std::memory_order_relaxed);
+            return outcome;
+        }
+    }
+}
+
+// Answers that nobody has to think about: the kind is unknown, or its registration does not answer. Any
+// thread; through the control lane, which never waits.
+void Node::refuse_requests(Run& run, std::uint16_t kind, bool unknown) {
+    Peer& peer = *run.flow->peer;
+    const std::string text = unknown      ? ""
+                             : kind != 0 ? "an inbox or a batch handler cannot answer; register a plain handler"
+                                         : "it was dropped before a handler saw it";
+    RunCursor cursor(run);
+    std::string frames;
+    while (cursor.left() != 0) {
+        const char* data;
+        std::size_t size;
+        cursor.next(data, size);
+        if (size < kRequestPrefix) continue;
+        ResponseHead head{0, unknown ? ResponseHead::Status::unknown_kind : ResponseHead::Status::cannot, 0,
+                          ResponseHead::kBytes};
+        std::memcpy(&head.id, data, kRequestPrefix);
+        const Header header{static_cast<std::uint32_t>(kResponsePrefix + text.size()),
+                            kind != 0 ? kind : kFirstUserKind, kResponse, 0};
+        frames.append(reinterpret_cast<const char*>(&header), kHeaderBytes);
+        frames.append(reinterpret_cast<const char*>(&head), kResponsePrefix);
+        frames.append(text);
+    }
+    {
+        std::lock_guard lock(peer.mutex);
+        if (peer.in_session.load(std::memory_order_seq_cst) != run.session) return;
+        peer.forward += frames;
+    }
+    if (peer.session.load(std::memory_order_seq_cst) == 0) want_connection(peer);
+    add_interest(peer, kWrite);
+}
+
+}  // namespace antiphon

@@ -1,0 +1,111 @@
+#include "requests/requests.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "base/wait.hpp"
+#include "frames/handshake.hpp"
+#include "node/peer.hpp"
+#include "requests/completions.hpp"
+
+namespace antiphon {
+
+bool Pending::wait(Nanos until) {
+    std::unique_lock lock(mutex_);
+    while (!done()) {
+        if (!wait_until(changed_, lock, until)) break;
+    }
+    return done();
+}
+
+void Pending::tell(std::shared_ptr<Completions> completions) {
+    std::unique_lock lock(mutex_);
+    completions_ = std::move(completions);
+    if (!done() || !completions_) return;
+    const auto told = completions_;
+    lock.unlock();
+    told->push(id);
+}
+
+void Pending::end(State state, std::uint16_t reply_kind, std::string text, Buffer* buffer, std::size_t offset) {
+    std::shared_ptr<Completions> told;
+    {
+        std::lock_guard lock(mutex_);
+        state_ = state;
+        reply_kind_ = reply_kind;
+        text_ = std::move(text);
+        buffer_ = buffer;
+        offset_ = offset;
+        done_.store(true, std::memory_order_seq_cst);
+        told = completions_;
+        changed_.notify_all();
+    }
+    if (told) told->push(id);
+    // The leader reads by itself; only what others end has to be told to it.
+    if (leads.load(std::memory_order_seq_cst)) peer.wake_leader();
+}
+
+Requests::Requests() : next_(random_u64()) {}
+
+std::shared_ptr<Pending> Requests::add(Peer& peer, std::uint16_t kind) {
+    std::lock_guard lock(mutex_);
+    auto pending = std::make_shared<Pending>(next_++, peer, kind);
+    pending_.emplace(pending->id, pending);
+    open_.store(pending_.size(), std::memory_order_relaxed);
+    made_.fetch_add(1, std::memory_order_relaxed);
+    return pending;
+}
+
+std::shared_ptr<Pending> Requests::take(std::uint64_t id, const Peer* peer) {
+    std::lock_guard lock(mutex_);
+    const auto found = pending_.find(id);
+    if (found == pending_.end() || &found->second->peer != peer) return nullptr;
+    auto pending = std::move(found->second);
+    pending_.erase(found);
+    open_.store(pending_.size(), std::memory_order_relaxed);
+    return pending;
+}
+
+bool Requests::answer(Peer& peer, const ResponseHead& head, std::string_view body, Buffer* buffer,
+                      std::size_t offset) {
+    const auto pending = take(head.id, &peer);
+    if (!pending) {
+        late_.fetch_add(1, std::memory_order_relaxed);
+        if (buffer) buffer->release();
+        return false;
+    }
+    Pending::State state = Pending::State::failed;
+    switch (head.status) {
+        case ResponseHead::Status::answer: state = Pending::State::answered; break;
+        case ResponseHead::Status::unknown_kind: state = Pending::State::unknown_kind; break;
+        case ResponseHead::Status::cannot: state = Pending::State::cannot; break;
+        default: break;
+    }
+    pending->end(state, head.kind, buffer ? std::string() : std::string(body), buffer, offset);
+    return true;
+}
+
+bool Requests::give_up(Pending& pending, Pending::State state) {
+    const auto mine = take(pending.id, &pending.peer);
+    if (mine) mine->end(state, 0, {}, nullptr, 0);
+    return mine != nullptr;
+}
+
+void Requests::end_all(Peer* peer, Pending::State state, const std::string& text) {
+    std::vector<std::shared_ptr<Pending>> ended;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto at = pending_.begin(); at != pending_.end();) {
+            if (peer != nullptr && &at->second->peer != peer) {
+                ++at;
+                continue;
+            }
+            ended.push_back(std::move(at->second));
+            at = pending_.erase(at);
+        }
+        open_.store(pending_.size(), std::memory_order_relaxed);
+    }
+    for (auto& pending : ended) pending->end(state, 0, text, nullptr, 0);
+}
+
+}  // namespace antiphon

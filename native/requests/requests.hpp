@@ -1,0 +1,114 @@
+// Requests that wait for their responses.
+//
+// An id is given once in the life of a node, from a random start, so that no response of an earlier
+// life can be taken for one of this. A request belongs to one connection of one peer: when that is
+// lost, the request has failed, and a response that comes later finds nobody.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "buffers/pool.hpp"
+
+namespace antiphon {
+
+class Completions;
+class Peer;
+
+// How a response begins, behind the frame's header. Fields may only be appended.
+struct ResponseHead {
+    enum class Status : std::uint8_t {
+        answer = 0,
+        error = 1,         // the handler failed: the name of the exception's class, a zero, its text
+        unknown_kind = 2,  // nobody is registered for it
+        cannot = 3,        // its registration does not answer; the text says why
+    };
+    // What an answer is: the kind of a typed message, or one of these.
+    static constexpr std::uint16_t kBytes = 0, kNone = 1;
+
+    std::uint64_t id;
+    Status status;
+    std::uint8_t reserved;
+    std::uint16_t kind;
+};
+inline constexpr std::size_t kRequestPrefix = 8, kResponsePrefix = 12;
+
+class Pending {
+   public:
+    enum class State : std::uint8_t { waiting, answered, failed, unknown_kind, cannot, lost, cancelled, closed };
+
+    Pending(std::uint64_t id_, Peer& peer_, std::uint16_t kind_) : id(id_), peer(peer_), kind(kind_) {}
+    ~Pending() {
+        if (buffer_) buffer_->release();
+    }
+    Pending(const Pending&) = delete;
+
+    bool done() const { return done_.load(std::memory_order_acquire); }
+    // Until then; false when it is not done. Not for a thread that leads.
+    bool wait(std::int64_t until);
+    // Pushes its id as soon as it is done, or at once. Null: nobody is told any more.
+    void tell(std::shared_ptr<Completions> completions);
+
+    // Once it is done:
+    State state() const { return state_; }
+    std::uint16_t reply_kind() const { return reply_kind_; }
+    std::string_view body() const {
+        return buffer_ ? std::string_view(buffer_->data() + offset_, buffer_->capacity() - offset_)
+                       : std::string_view(text_);
+    }
+
+    const std::uint64_t id;
+    Peer& peer;
+    const std::uint16_t kind;
+    // True while its thread leads (node/lead.hpp): then it waits for the peer's eventfd.
+    std::atomic<bool> leads{false};
+
+   private:
+    friend class Requests;
+    void end(State state, std::uint16_t reply_kind, std::string text, Buffer* buffer, std::size_t offset);
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::shared_ptr<Completions> completions_;
+    State state_ = State::waiting;
+    std::uint16_t reply_kind_ = 0;
+    std::string text_;
+    Buffer* buffer_ = nullptr;  // a large answer, from offset_ on
+    std::size_t offset_ = 0;
+    // Written last, with the mutex; read by the thread that waits.
+    std::atomic<bool> done_{false};
+};
+
+class Requests {
+   public:
+    Requests();
+
+    std::shared_ptr<Pending> add(Peer& peer, std::uint16_t kind);
+    // A response of this peer. Takes the buffer, if there is one. False: nobody waits for it (any more).
+    bool answer(Peer& peer, const ResponseHead& head, std::string_view body, Buffer* buffer = nullptr,
+                std::size_t offset = 0);
+    // Nobody wants the response any more; true unless it was done already.
+    bool give_up(Pending& pending, Pending::State state);
+    // All requests to this peer, or to all peers (null), end like this.
+    void end_all(Peer* peer, Pending::State state, const std::string& text);
+
+    std::uint64_t open() const { return open_.load(std::memory_order_relaxed); }
+    std::uint64_t made() const { return made_.load(std::memory_order_relaxed); }
+    std::uint64_t late() const { return late_.load(std::memory_order_relaxed); }
+
+   private:
+    std::shared_ptr<Pending> take(std::uint64_t id, const Peer* peer);
+
+    std::mutex mutex_;
+    std::unordered_map<std::uint64_t, std::shared_ptr<Pending>> pending_;
+    std::uint64_t next_;
+    std::atomic<std::uint64_t> open_{0}, made_{0}, late_{0};
+};
+
+}  // namespace antiphon

@@ -1,0 +1,251 @@
+"""What every ``*_async`` call returns: one future for threads and for event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError
+from typing import Any, Generic, NoReturn, Self, TypeVar
+
+from antiphon._core import RequestCore
+from antiphon.errors import AntiphonError, RequestCancelled
+from antiphon.node.loops import door_of, refuse_to_block
+
+__all__ = ["Future", "Job", "RequestFuture"]
+
+T = TypeVar("T")
+
+
+class Future(Generic[T]):
+    """A result that comes later: ``result(timeout)`` in a thread, ``await`` in a coroutine.
+
+    ``cancel()`` gives it up: who waits gets `RequestCancelled`, and in a coroutine whose task is
+    cancelled it is given up by itself. An error is raised where the result is asked for.
+    """
+
+    def result(self, timeout: float | None = None) -> T:
+        """Blocks until it is there. TimeoutError after ``timeout`` s: ask again, or cancel."""
+        raise NotImplementedError
+
+    def done(self) -> bool:
+        """Whether `result` would return or raise at once."""
+        raise NotImplementedError
+
+    def cancel(self) -> bool:
+        """Gives it up. False when it was done already. Never blocks."""
+        raise NotImplementedError
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Blocks like `result`; the error, or None."""
+        try:
+            self.result(timeout)
+        except AntiphonError as error:
+            return error
+        return None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        raise NotImplementedError
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Future belongs to its node and process; await it where it was made")
+
+
+class RequestFuture(Future[T]):
+    """The answer to a request that is on its way."""
+
+    __slots__ = ("_convert", "_core", "_deadline", "_error", "_value")
+
+    def __init__(
+        self, core: RequestCore, deadline: float, convert: Callable[[int, bytes], T]
+    ) -> None:
+        self._core = core
+        self._deadline = deadline
+        self._convert = convert
+        self._error: BaseException | None = None
+        self._value: tuple[T] | None = None
+
+    def done(self) -> bool:
+        return self._core.done
+
+    def cancel(self) -> bool:
+        return self._core.cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        if not self._core.done:
+            refuse_to_block("result()", "await")
+            left = self._deadline - time.monotonic()
+            if timeout is not None and timeout < left:
+                if not self._core.wait(max(0.0, timeout)):
+                    raise TimeoutError(f"no result in {timeout} s; it may still come")
+            elif not self._core.wait(max(0.0, left)):
+                self._time_out()
+        return self._take()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        core = self._core
+        if not core.done:
+            loop = asyncio.get_running_loop()
+            door = door_of(loop)
+            came: asyncio.Future[None] = loop.create_future()
+
+            def tell() -> None:
+                if not came.done():
+                    came.set_result(None)
+
+            number = core.id
+            door.calls[number] = tell
+            core.tell(door.core)
+            timer = loop.call_later(max(0.0, self._deadline - time.monotonic()), tell)
+            try:
+                yield from came
+            except BaseException:
+                core.cancel()
+                raise
+            finally:
+                timer.cancel()
+                core.tell(None)
+                del door.calls[number]
+            if not core.done:
+                self._time_out()
+        return self._take()
+
+    def _time_out(self) -> None:
+        try:
+            self._core.time_out()
+        except AntiphonError as error:
+            if self._error is None:
+                self._error = error
+            raise
+
+    def _take(self) -> T:
+        if self._value is not None:
+            return self._value[0]
+        if self._error is not None:
+            raise self._error
+        try:
+            value = self._convert(*self._core.result())
+        except BaseException as error:
+            self._error = error
+            raise
+        self._value = (value,)
+        return value
+
+
+class Job(Future[T]):
+    """A result that a thread of ours works out, or that was there from the start."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._outcome: tuple[T] | BaseException | None = None
+        self._inner: Future[T] | None = None
+        self._cancelled = False
+
+    @classmethod
+    def of(cls, value: T) -> Self:
+        """One that is done."""
+        job = cls()
+        job.set(value)
+        return job
+
+    # --- whoever works on it -----------------------------------------------------------------
+
+    def run(self, work: Callable[[], T | Future[T]]) -> None:
+        """Does the work here and now, unless nobody wants it any more."""
+        if self._cancelled:
+            return
+        try:
+            value = work()
+        except BaseException as error:
+            self._end(error)
+            return
+        if isinstance(value, Future):
+            self.follow(value)
+        else:
+            self.set(value)
+
+    def set(self, value: T) -> None:
+        self._end((value,))
+
+    def follow(self, inner: Future[T]) -> None:
+        """The rest is another future's to tell."""
+        with self._lock:
+            self._inner = inner
+        if self._cancelled:
+            inner.cancel()
+        self._end(None)
+
+    def _end(self, outcome: tuple[T] | BaseException | None) -> None:
+        with self._lock:
+            if self._done.is_set():
+                return
+            self._outcome = outcome
+            self._done.set()
+            waiting, self._waiting = self._waiting, []
+        for loop, came in waiting:
+            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits there
+                loop.call_soon_threadsafe(_wake, came)
+
+    # --- whoever waits for it ------------------------------------------------------------------
+
+    def done(self) -> bool:
+        if not self._done.is_set():
+            return False
+        return self._inner is None or self._inner.done()
+
+    def cancel(self) -> bool:
+        inner = self._inner
+        if inner is not None:
+            return inner.cancel()
+        if self._done.is_set():
+            return False
+        self._cancelled = True
+        self._end(RequestCancelled("it was cancelled before it was sent"))
+        return True
+
+    def result(self, timeout: float | None = None) -> T:
+        until = None if timeout is None else time.monotonic() + timeout
+        if not self._done.is_set():
+            refuse_to_block("result()", "await")
+            if not self._done.wait(timeout):
+                raise TimeoutError(f"no result in {timeout} s; it may still come")
+        if self._inner is not None:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            return self._inner.result(left)
+        return self._take()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._done.is_set():
+            loop = asyncio.get_running_loop()
+            came: asyncio.Future[None] = loop.create_future()
+            with self._lock:
+                if self._done.is_set():
+                    came.set_result(None)
+                else:
+                    self._waiting.append((loop, came))
+            try:
+                yield from came
+            except BaseException:
+                self.cancel()
+                raise
+        if self._inner is not None:
+            return (yield from self._inner.__await__())
+        return self._take()
+
+    def _take(self) -> T:
+        outcome = self._outcome
+        if isinstance(outcome, tuple):
+            return outcome[0]
+        assert outcome is not None
+        if isinstance(outcome, CancelledError):
+            raise RequestCancelled("it was cancelled") from outcome
+        raise outcome
+
+
+def _wake(came: asyncio.Future[None]) -> None:
+    if not came.done():
+        came.set_result(None)

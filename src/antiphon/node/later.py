@@ -1,0 +1,101 @@
+"""Calls that would wait, made for an event loop or a thread that does not want to.
+
+Most ``*_async`` calls go out at once and never come here. Those that must wait, for a connection,
+for credit or because their message is large, are made by a few threads; all that go to one peer in
+the order in which they were asked for, so that nothing overtakes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from antiphon.errors import Closed, QueueFull
+from antiphon.node.future import Job
+
+__all__ = ["Later"]
+
+_MOST_THREADS = 8
+_MOST_JOBS = 65536
+_IDLE = 5.0
+
+
+class Later:
+    """Queues of work, one per peer, and at most eight threads that are there while there is any."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._queues: dict[int, deque[tuple[Job[Any], Callable[[], Any]]]] = {}
+        self._ready: deque[int] = deque()
+        self._jobs = self._threads = self._idle = 0
+        self._closed = False
+
+    def busy(self, peer: int) -> bool:
+        """Whether something waits for this peer: what comes now must queue behind it."""
+        return peer in self._queues
+
+    def add(self, peer: int, work: Callable[[], Any]) -> Job[Any]:
+        """The work's future. Raises `QueueFull` when too much waits already."""
+        job: Job[Any] = Job()
+        with self._condition:
+            if self._closed:
+                raise Closed("this node is closed; nothing can be sent any more", what="node")
+            if self._jobs >= _MOST_JOBS:
+                raise QueueFull(
+                    f"{self._jobs} calls wait already; await some of them first",
+                    capacity=_MOST_JOBS,
+                    pending=self._jobs,
+                )
+            self._jobs += 1
+            queue = self._queues.get(peer)
+            if queue is None:
+                queue = self._queues[peer] = deque()
+                self._ready.append(peer)
+            queue.append((job, work))
+            if self._idle:
+                self._condition.notify()
+            elif self._threads < _MOST_THREADS and self._ready:
+                self._threads += 1
+                threading.Thread(target=self._run, name="ap-later", daemon=True).start()
+        return job
+
+    def close(self) -> None:
+        """What waits ends with `Closed`. What is being done ends by itself: the node is closed."""
+        with self._condition:
+            self._closed = True
+            left = [job for queue in self._queues.values() for job, _ in queue]
+            self._queues.clear()
+            self._ready.clear()
+            self._jobs = 0
+            self._condition.notify_all()
+        for job in left:
+            job.run(_raise_closed)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._ready:
+                    self._idle += 1
+                    woken = self._condition.wait(_IDLE)
+                    self._idle -= 1
+                    if self._closed or (not woken and not self._ready):
+                        self._threads -= 1
+                        return
+                peer = self._ready.popleft()
+                job, work = self._queues[peer].popleft()
+            job.run(work)
+            with self._condition:
+                if self._closed:
+                    self._threads -= 1
+                    return
+                self._jobs -= 1
+                if self._queues[peer]:
+                    self._ready.append(peer)
+                else:
+                    del self._queues[peer]
+
+
+def _raise_closed() -> None:
+    raise Closed("this node was closed before it could be sent", what="node")
