@@ -7,6 +7,7 @@
 
 #include <system_error>
 
+#include "bench/raw_echo.hpp"
 #include "bench/raw_stream.hpp"
 #include "bindings/batch.hpp"
 #include "bindings/feed.hpp"
@@ -45,6 +46,8 @@ NodeOptions read_options(const nb::dict& from) {
     o.advertise = nb::cast<std::string>(get("advertise"));
     const nb::bytes secret = nb::cast<nb::bytes>(get("secret"));
     o.secret = std::string(secret.c_str(), secret.size());
+    const auto files = nb::cast<std::vector<std::string>>(get("tls"));
+    if (files.size() == 3) o.tls = {files[0], files[1], files[2]};
     o.ring_bytes = nb::cast<std::size_t>(get("ring_bytes"));
     o.flow_window_bytes = nb::cast<std::uint32_t>(get("flow_window_bytes"));
     o.flow_threshold = nb::cast<double>(get("flow_threshold"));
@@ -277,7 +280,7 @@ nb::tuple stream_result(const bench::StreamResult& result) { return nb::make_tup
 nb::dict build_info() {
     nb::dict d;
     d["compiler"] = __VERSION__;
-    d["openssl"] = false;
+    d["openssl"] = tls::openssl() != nullptr;
     d["mirrored_rings"] = RingMemory::mirrored;
 #if defined(ANTIPHON_SANITIZE)
     d["sanitizers"] = ANTIPHON_SANITIZE;
@@ -452,6 +455,17 @@ NB_MODULE(_core, m) {
     m.def("on_scheduler_thread", [] { return Scheduler::on_scheduler_thread(); });
     m.def("build_info", &build_info);
     m.def(
+        "check_tls",
+        [](const std::string& certificate, const std::string& key, const std::string& authority) -> std::string {
+            try {
+                tls::Context::with_certificates({certificate, key, authority});
+                return {};
+            } catch (const std::exception& error) {
+                return error.what();
+            }
+        },
+        "certificate"_a, "key"_a, "authority"_a);
+    m.def(
         "raw_stream_send",
         [](const std::string& host, std::uint16_t port, std::size_t size, double seconds) {
             bench::StreamResult result;
@@ -473,5 +487,23 @@ NB_MODULE(_core, m) {
             return stream_result(result);
         },
         "fd"_a, "seconds_max"_a);
+    m.def(
+        "raw_echo_call",
+        [](int fd, std::size_t size, double seconds) {
+            std::vector<std::int64_t> times;
+            {
+                Released released;
+                times = bench::raw_echo_call(fd, size, seconds);
+            }
+            return nb::bytes(times.data(), times.size() * sizeof(std::int64_t));
+        },
+        "fd"_a, "size"_a, "seconds"_a);
+    m.def(
+        "raw_echo_serve",
+        [](int fd, std::size_t size, double seconds_max) {
+            Released released;
+            return bench::raw_echo_serve(fd, size, seconds_max);
+        },
+        "fd"_a, "size"_a, "seconds_max"_a);
     add_structures(m);
 }

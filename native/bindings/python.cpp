@@ -144,7 +144,7 @@ PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Na
                          facts("{sisNsN}", "peer", peer, "address", to_text(outcome.address), "reason",
                                to_text(outcome.text)));
         case Outcome::Code::authentication:
-            return raise("AuthenticationFailed", at + ": " + outcome.text + "; give both nodes the same secret",
+            return raise("AuthenticationFailed", at + ": " + outcome.text + "; give both nodes the same secret, or certificates of one authority",
                          facts("{sisNsN}", "peer", peer, "address", to_text(outcome.address), "reason",
                                to_text(outcome.text)));
         case Outcome::Code::duplicate:

@@ -1,7 +1,11 @@
 // One socket between two nodes: data one way, control the other. Belongs to the selector thread.
 #pragma once
 
+#include <sys/socket.h>
+
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +14,7 @@
 #include "frames/data_parser.hpp"
 #include "selector/address.hpp"
 #include "selector/selector.hpp"
+#include "tls/session.hpp"
 
 namespace antiphon {
 
@@ -19,6 +24,8 @@ class Peer;
 struct Channel : Watcher {
     enum class State : std::uint8_t {
         connecting,     // dialled, the socket is not connected yet
+        first_bytes,    // accepted: TLS or not?
+        tls,            // TLS shakes hands
         await_hello,    // accepted
         await_reply,    // dialled, hello sent
         probing,        // identity clashes with a live incarnation that is being asked
@@ -31,10 +38,21 @@ struct Channel : Watcher {
     Channel(Node& node_, int fd_, bool dialled_) : node(node_), fd(fd_), dialled(dialled_) {}
     void ready(std::uint32_t events) override;
 
+    // recv() and send() that do not block, through TLS where there is one.
+    ssize_t receive(void* to, std::size_t room) {
+        return tls ? tls->receive(to, room) : recv(fd, to, room, MSG_DONTWAIT);
+    }
+    ssize_t transmit(const void* from, std::size_t bytes) {
+        return tls ? tls->transmit(from, bytes) : send(fd, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    std::string error(int number) { return tls && number == EPROTO ? tls->error() : std::strerror(number); }
+
     Node& node;
     int fd;
     const bool dialled;
+    std::unique_ptr<tls::Session> tls;
     bool sends = false;  // this node sends data on it
+    bool needs_tls = false;  // accepted without it: said to its hello, then closed
     State state = State::connecting;
     Peer* peer = nullptr;        // dialled: from the start; accepted: once it is proven
     std::uint16_t claimed_id = 0;  // accepted: who it says it is

@@ -230,7 +230,8 @@ void Node::adopt_socket(int fd) {
         close_descriptor(fd);
         return;
     }
-    new_channel(fd, false)->state = Channel::State::await_hello;
+    Channel* channel = new_channel(fd, false);
+    channel->state = tls_ && endpoint_of(fd).tcp() ? Channel::State::first_bytes : Channel::State::await_hello;
 }
 
 }  // namespace antiphon

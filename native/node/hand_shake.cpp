@@ -111,7 +111,7 @@ void Node::refuse(Channel& channel, Failure::Code code, const std::string& text,
     append_frame(channel.out, Control::refuse, ByteWriter().put(code).text(text).text(other).bytes());
     const std::string rest = channel.out.substr(channel.written);
     // Once, as far as it goes: a client that is refused gets no more of our time.
-    [[maybe_unused]] ssize_t ignored = send(channel.fd, rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    [[maybe_unused]] ssize_t ignored = channel.transmit(rest.data(), rest.size());
     channel.wire_in = 0;
     channel_failed(channel, text);
 }
@@ -152,6 +152,9 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
                           std::to_string(hello.version_max) + ", this node " + std::to_string(kVersionMin) +
                           " to " + std::to_string(kVersionMax));
     }
+    if (channel.needs_tls) {
+        return refuse(channel, Failure::Code::authentication, "this node asks for TLS, with a secret or certificates");
+    }
     if (hello.expected != 0 && hello.expected != id()) {
         return refuse(channel, Failure::Code::unreachable,
                       "expected node " + std::to_string(hello.expected) + " at " + address_ +
@@ -167,6 +170,10 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
         return refuse(channel, Failure::Code::duplicate,
                       "two nodes have id " + std::to_string(hello.id) + ": " + hello.address + " and " + address_,
                       address_);
+    }
+    if (channel.tls && !channel.tls->names(hello.id)) {
+        return refuse(channel, Failure::Code::authentication,
+                      "its certificate is for " + channel.tls->named() + ", not for node " + std::to_string(hello.id));
     }
     channel.sends = hello.direction == Direction::yours;
     channel.incarnation = hello.incarnation;
@@ -211,6 +218,10 @@ void Node::got_reply(Channel& channel, std::string_view payload) {
     if (reply.id != peer.id) {
         return fatal(Failure::Code::unreachable, "expected node " + std::to_string(peer.id) + ", but node " +
                                                      std::to_string(reply.id) + " listens there");
+    }
+    if (channel.tls && !channel.tls->names(reply.id)) {
+        return fatal(Failure::Code::authentication, "its certificate is for " + channel.tls->named() +
+                                                        ", not for node " + std::to_string(reply.id));
     }
     channel.incarnation = reply.incarnation;
     channel.remote_address = reply.address;

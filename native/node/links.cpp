@@ -26,6 +26,7 @@ constexpr Nanos kLinger = 100 * kMicrosecond, kLongestLinger = kMillisecond;
 constexpr std::size_t kReadTurn = 1 << 20;
 constexpr std::size_t kMaxLane = 1 << 20;  // a peer that makes us answer and never reads is cut off
 constexpr int kDeadAfter = 5;  // heartbeats
+constexpr int kTlsTurns = 4;   // then the others have their turn
 
 std::size_t lane_bytes(Peer& peer, const std::string& lane) {
     std::lock_guard lock(peer.mutex);
@@ -73,8 +74,8 @@ bool Node::apply_interests() {
 // control goes before data.
 void Node::apply(Peer& peer, std::uint8_t interests) {
     if (interests & kConnect) connect(peer);
-    if ((interests & kReadBack) && peer.out) open_reading(*peer.out);
-    if ((interests & kRead) && peer.in) open_reading(*peer.in);
+    if ((interests & kReadBack) && peer.out) read_again(*peer.out);
+    if ((interests & kRead) && peer.in) read_again(*peer.in);
     if (interests & kWriteBack) write_back(peer);
     if (interests & kWrite) write_out(peer);
     if (interests & kClose) {
@@ -88,6 +89,11 @@ void Node::apply(Peer& peer, std::uint8_t interests) {
         lock.unlock();
         peer.wake();
     }
+}
+
+void Node::read_again(Channel& channel) {
+    open_reading(channel);
+    if (channel.tls && channel.tls->pending()) channel.ready(EPOLLIN);
 }
 
 void Node::open_reading(Channel& channel) {
@@ -240,8 +246,10 @@ void Node::channel_ready(Channel& channel, std::uint32_t events) {
         getsockopt(channel.fd, SOL_SOCKET, SO_ERROR, &error, &length);
         if (error != 0) return channel_failed(channel, error_text(error));
         want_writable(channel, false);
-        return say_hello(channel);
+        return begin(channel);
     }
+    if (channel.state == Channel::State::first_bytes) return look_at_first_bytes(channel);
+    if (channel.state == Channel::State::tls) return shake_tls(channel);
     if (events & EPOLLOUT) {
         if (channel.state == Channel::State::open && channel.sends) {
             want_writable(channel, false);
@@ -252,22 +260,37 @@ void Node::channel_ready(Channel& channel, std::uint32_t events) {
         if (channels_.count(&channel) == 0) return;
     }
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-        if (channel.paused) return;
-        if (channel.parser) {
-            read_data(channel);
-        } else {
-            read_control(channel);
+        if (!read_channel(channel)) return;
+        // What TLS has read from the socket is not reported by epoll.
+        for (int again = 0; channel.tls && channel.tls->pending(); ++again) {
+            if (again == kTlsTurns && channel.peer) return add_interest(*channel.peer, kRead | kReadBack);
+            if (!read_channel(channel)) return;
         }
     }
 }
 
+// False when there is nothing to be done with it any more.
+bool Node::read_channel(Channel& channel) {
+    if (channel.paused) return false;
+    if (channel.parser) {
+        read_data(channel);
+    } else {
+        read_control(channel);
+    }
+    return channels_.count(&channel) != 0 && !channel.paused;
+}
+
 void Node::read_control(Channel& channel) {
     char bytes[8192];
-    const ssize_t got = recv(channel.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    const ssize_t got = channel.receive(bytes, sizeof bytes);
     if (got == 0) return channel_failed(channel, "the peer closed the connection");
     if (got < 0) {
         if (errno == EAGAIN || errno == EINTR) return;
-        return channel_failed(channel, error_text(errno));
+        if (channel.tls && errno == EPROTO && channel.state == Channel::State::await_reply) {
+            // The last word of a hand-shake is the acceptor's: it did not like our certificate.
+            return tls_failed(channel, "it refused: " + channel.tls->error());
+        }
+        return channel_failed(channel, channel.error(errno));
     }
     channel.wire_in += static_cast<std::uint64_t>(got);
     if (channel.state == Channel::State::open) channel.peer->last_heard = selector_.now();
@@ -315,11 +338,11 @@ void Node::read_data(Channel& channel) {
             starved_.push_back(&channel);
             return pause_reading(channel);
         }
-        const ssize_t got = recv(channel.fd, at, room, MSG_DONTWAIT);
+        const ssize_t got = channel.receive(at, room);
         if (got <= 0) {
             if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
             return channel_failed(channel,
-                                  got == 0 ? "the peer closed the connection" : error_text(errno));
+                                  got == 0 ? "the peer closed the connection" : channel.error(errno));
         }
         const auto bytes = static_cast<std::size_t>(got);
         peer.last_heard = selector_.now();
@@ -335,7 +358,7 @@ void Node::read_data(Channel& channel) {
         }
         if (!channel.farewell.empty()) return channel_failed(channel, std::string(channel.farewell));
         read += bytes;
-        if (bytes < room) break;
+        if (bytes < room && !channel.tls) break;
     }
     channel.parser->rest();
 }
@@ -343,8 +366,8 @@ void Node::read_data(Channel& channel) {
 // What a channel has to say before it is open, and afterwards on the back direction.
 void Node::write_channel(Channel& channel) {
     while (channel.written < channel.out.size()) {
-        const ssize_t sent = send(channel.fd, channel.out.data() + channel.written,
-                                  channel.out.size() - channel.written, MSG_NOSIGNAL | MSG_DONTWAIT);
+        const ssize_t sent = channel.transmit(channel.out.data() + channel.written,
+                                              channel.out.size() - channel.written);
         if (sent < 0) {
             if (errno == EINTR) continue;
             if (errno == EAGAIN) return want_writable(channel, true);
@@ -417,7 +440,7 @@ bool Node::write_some(Peer& peer, Channel& channel) {
     // False when the socket takes no more, or failed.
     auto send_part = [&](const char* data, std::size_t bytes, std::size_t& done) {
         for (;;) {
-            const ssize_t sent = send(channel.fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+            const ssize_t sent = channel.transmit(data, bytes);
             if (sent >= 0) {
                 done = static_cast<std::size_t>(sent);
                 channel.last_written = selector_.now();
@@ -513,6 +536,7 @@ void Node::start_sending(Peer& peer) {
 
 void Node::tick() {
     warnings_left_ = kWarningsPerTick;
+    if (!options_.tls.empty()) reload_certificates();
     const Nanos now = selector_.now();
     const auto age = static_cast<std::uint32_t>(
         std::min<Nanos>(scheduler_.longest_slice() / kMillisecond, UINT32_MAX));

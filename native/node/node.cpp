@@ -54,6 +54,12 @@ void Node::draw_id() {
 }
 
 void Node::start() {
+    if (!options_.tls.empty()) {
+        tls_times_ = tls::changed_at(options_.tls);
+        tls_ = tls::Context::with_certificates(options_.tls);
+    } else if (!options_.secret.empty() && tls::openssl() != nullptr) {
+        tls_ = tls::Context::with_secret(options_.secret);
+    }
     if (!options_.listen.empty()) {
         listen_address_ = Address::parse(options_.listen);
         listener_ = transport_for(listen_address_).listen(listen_address_);
@@ -213,6 +219,10 @@ void Node::take_everything_down() {
     for (Peer* peer : peers) {
         peer->up = false;  // closing is no loss to report
         take_down(*peer, "the node was closed");
+        // One who still leads needs it for a moment; then it goes with the peer.
+        if (peer->lead_wake >= 0 && !peer->led.load(std::memory_order_seq_cst)) {
+            close_descriptor(std::exchange(peer->lead_wake, -1));
+        }
     }
     while (!channels_.empty()) close_channel(*channels_.begin());
 }

@@ -38,6 +38,7 @@ struct NodeOptions {
     std::string listen;    // empty: no listener
     std::string advertise;
     std::string secret;
+    tls::Context::Files tls;       // certificates; none: TLS off loopback, with the secret
     std::size_t ring_bytes = 4 << 20;
     std::uint32_t flow_window_bytes = 2 << 20;
     double flow_threshold = 0.4;
@@ -283,8 +284,18 @@ class Node {
     void start_sending(Peer& peer);
     void tick();
     void warn(std::uint16_t peer, const std::string& text);
+    void read_again(Channel& channel);
+    bool read_channel(Channel& channel);
     void open_reading(Channel& channel);
     void pause_reading(Channel& channel);
+
+    // encrypt.cpp: on the selector thread
+    void begin(Channel& channel);
+    void start_tls(Channel& channel);
+    void look_at_first_bytes(Channel& channel);
+    void shake_tls(Channel& channel);
+    void tls_failed(Channel& channel, const std::string& reason);
+    void reload_certificates();
 
     // hand_shake.cpp: on the selector thread
     void say_hello(Channel& channel);
@@ -364,6 +375,8 @@ class Node {
     Door door_{*this};
     int listener_ = -1;
     Address listen_address_;
+    std::shared_ptr<tls::Context> tls_;  // for new connections; null: none is encrypted
+    std::vector<std::int64_t> tls_times_;  // when its files had last changed
     std::unordered_set<Channel*> channels_;
     std::vector<Registration*> flows_;  // by flow id, for the parser
     std::vector<Channel*> starved_;

@@ -111,7 +111,7 @@ bool Node::write_inline(Peer& peer) {
         const std::size_t bytes = ring.readable(data);
         const std::uint64_t boundary = ring.committed();
         if (bytes != 0) {
-            const ssize_t sent = send(channel->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+            const ssize_t sent = channel->transmit(data, bytes);
             if (sent > 0) {
                 ring.release(static_cast<std::size_t>(sent));
                 peer.block_left = boundary - ring.head();

@@ -120,4 +120,23 @@ std::vector<Endpoint> resolve(const Address& address, std::string& error) {
     return found;
 }
 
+bool Endpoint::loopback() const {
+    if (storage.ss_family == AF_INET) {
+        const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
+        return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
+    }
+    if (storage.ss_family == AF_INET6) {
+        const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+    }
+    return true;  // a unix socket or a pair: this machine
+}
+
+Endpoint endpoint_of(int fd) {
+    Endpoint endpoint;
+    endpoint.length = sizeof endpoint.storage;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.length) != 0) return {};
+    return endpoint;
+}
+
 }  // namespace antiphon

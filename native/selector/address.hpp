@@ -26,7 +26,12 @@ struct Endpoint {
 
     static Endpoint unix_path(const std::string& path);
     std::string text() const;
+    bool tcp() const { return storage.ss_family == AF_INET || storage.ss_family == AF_INET6; }
+    bool loopback() const;
 };
+
+// Who is at the other end of a socket; empty when nobody is.
+Endpoint endpoint_of(int fd);
 
 // True when finding the endpoints needs no name service, and so does not block.
 bool is_numeric(const Address& address);

@@ -50,8 +50,10 @@ from antiphon.errors import (
 )
 from antiphon.node import (
     INSECURE,
+    TLS,
     Batch,
     ConnectionInfo,
+    Future,
     Inbox,
     Node,
     NodeConfig,
@@ -61,6 +63,7 @@ from antiphon.wire import Message
 
 __all__ = [
     "INSECURE",
+    "TLS",
     "AntiphonError",
     "AuthenticationFailed",
     "Batch",
@@ -69,6 +72,7 @@ __all__ = [
     "ConnectionInfo",
     "DuplicateNode",
     "FilterError",
+    "Future",
     "Inbox",
     "Message",
     "MessageTooLarge",

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from antiphon.lab.bench.plan import Point
 from antiphon.lab.bench.point import Options, check_point, measure
 from antiphon.lab.bench.probes import Idle, Stalled, probe_idle, probe_stalled
 from antiphon.lab.peers import PEERS
+from integration.descendants import await_none, descendants
 
 MESSAGES = 3000
 NEEDS = {
@@ -49,39 +49,6 @@ def message_points() -> Iterator[Point]:
     for system in ("antiphon", "asyncio", "pyzmq", "zenoh"):
         yield Point(system, PEERS[system].variants[0], size=65536)
     yield Point("zenoh", "shm", size=65536)
-
-
-def descendants(pid: int) -> set[int]:
-    """Every process below ``pid`` that still runs."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            parents[int(path.parent.name)] = int(fields[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def await_none(pids: set[int]) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        left = {pid for pid in pids if Path(f"/proc/{pid}").exists() and not zombie(pid)}
-        if not left:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"still running: {left}")
-
-
-def zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 @pytest.mark.parametrize("point", [case(point) for point in message_points()])

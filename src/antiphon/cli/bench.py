@@ -5,20 +5,35 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from antiphon.lab.bench.calls import measure_calls
 from antiphon.lab.bench.machine import describe_machine, versions
-from antiphon.lab.bench.plan import YARDSTICKS, Group, Point, parse_peers, plan_for
-from antiphon.lab.bench.point import Measurement, Options
+from antiphon.lab.bench.plan import LARGEST, YARDSTICKS, Group, Point, parse_peers, plan_for
+from antiphon.lab.bench.point import Measurement, Options, measure
 from antiphon.lab.bench.probes import probe_idle, probe_stalled
-from antiphon.lab.bench.report import Probe, document, print_header, print_report
-from antiphon.lab.bench.run import count_runs, estimate_seconds, run_plan
-from antiphon.lab.bench.summary import evaluate, summarise
-from antiphon.lab.peers import PEERS
+from antiphon.lab.bench.report import (
+    MESSAGES_NOTE,
+    REQUESTS_NOTE,
+    Probe,
+    document,
+    print_header,
+    print_report,
+    requests_table,
+    results_table,
+)
+from antiphon.lab.bench.request_plan import QUICK_PEERS, REQUEST_REACH, request_plan
+from antiphon.lab.bench.run import Measure, count_runs, estimate_seconds, run_plan
+from antiphon.lab.bench.summary import REACH, Row, Target, evaluate, summarise
+from antiphon.lab.peers import PEERS, Peer
+from antiphon.lab.peers.requests import REQUEST_PEERS
 
 __all__ = ["app"]
 
@@ -32,6 +47,30 @@ app = typer.Typer(
 QUICK_SECONDS = 0.75
 FULL_SECONDS = 2.0
 PROBE_SECONDS = 3.0
+QUICK_REQUEST_SECONDS = 0.4
+FULL_REQUEST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """What distinguishes one benchmark from another: its peers, its measuring, its table."""
+
+    name: str
+    peers: Mapping[str, Peer]
+    measure: Measure
+    targets: tuple[Target, ...]
+    table: Callable[[Sequence[Row]], Table]
+    note: str
+    width: int
+
+
+NODE = Benchmark("node", PEERS, measure, REACH, results_table, MESSAGES_NOTE, 130)
+REQUEST = Benchmark(
+    "request", REQUEST_PEERS, measure_calls, REQUEST_REACH, requests_table, REQUESTS_NOTE, 170
+)
+
+Repeats = Annotated[int, typer.Option(help="Runs of every point.", min=1, max=100)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document with every repeat.")]
 
 
 @app.callback()
@@ -54,11 +93,9 @@ def node(
     peers: Annotated[
         str, typer.Option(help=f"Beside ours, comma-separated: {', '.join(PEERS)}. Default: all.")
     ] = "",
-    repeats: Annotated[int, typer.Option(help="Runs of every point.", min=1, max=100)] = 3,
+    repeats: Repeats = 3,
     quick: Annotated[bool, typer.Option("--quick", help="A small set, in about 40 s.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document with every repeat.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Messages between processes: rates, ratios to pyzmq and to a raw C stream.
 
@@ -72,31 +109,87 @@ def node(
         groups = plan_for(systems, size=size, quick=quick)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    used = [name for name in systems if _used(name, groups)]
     options = Options(seconds=seconds or (QUICK_SECONDS if quick else FULL_SECONDS))
+    _carry_out(NODE, groups, repeats, options, as_json, probing=size is None and not quick)
+
+
+@app.command()
+def request(
+    size: Annotated[
+        int | None,
+        typer.Option(help="Bytes per request and answer: only this size.", min=1, max=LARGEST),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Time measured per point (1, quick 0.4).", min=0.1, max=600.0),
+    ] = None,
+    peers: Annotated[
+        str,
+        typer.Option(
+            help=f"Beside ours, comma-separated: {', '.join(REQUEST_PEERS)}. Default: all."
+        ),
+    ] = "",
+    repeats: Repeats = 3,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only what the targets are about, in under a minute.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Round trips between processes: requests per second and latencies, beside other libraries.
+
+    From 1, 16 and 100 threads, from 1 to 1000 asyncio tasks, with 64 bytes and 4 KiB, and between
+    2 to 16 processes that all ask each other. The whole table takes about 15 minutes.
+
+    Example: antiphon bench request --size 64 --peers pyzmq,grpc --seconds 2
+    """
+    try:
+        systems = parse_peers(
+            peers, QUICK_PEERS if quick and size is None else REQUEST_PEERS, REQUEST_PEERS
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    groups = request_plan(systems, size=size, quick=quick)
+    window = seconds or (QUICK_REQUEST_SECONDS if quick else FULL_REQUEST_SECONDS)
+    # Latencies need no number of bytes: the window is as long as it is.
+    options = Options(seconds=window, warmup=min(0.2, window), min_bytes=0, stretch=1.0)
+    _carry_out(REQUEST, groups, repeats, options, as_json)
+
+
+def _carry_out(
+    benchmark: Benchmark,
+    groups: list[Group],
+    repeats: int,
+    options: Options,
+    as_json: bool,
+    probing: bool = False,
+) -> None:
+    """Run the plan, and print its tables or its JSON. Exit code 1 when one of ours failed."""
+    used = [name for name in benchmark.peers if _used(name, groups)]
     command = shlex.join(["antiphon", *sys.argv[1:]])
     machine = describe_machine()
-    absent = [line for name in used if (line := PEERS[name].missing())]
-    found = versions(used)
+    absent = [line for name in used if (line := benchmark.peers[name].missing())]
+    found = versions(used, benchmark.peers)
 
     notes = Console(stderr=True)
     # A file or a pipe has no width of its own; the table wants this much.
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    console = Console(width=None if sys.stdout.isatty() else benchmark.width)
     for line in absent:
         notes.print(f"absent: {line}", highlight=False)
     if not as_json:
         print_header(console, machine, found, command)
-    measurements = _run(groups, repeats, options, notes)
+    measurements = _run(benchmark, groups, repeats, options, notes)
     probes: dict[str, Probe] = {}
-    if size is None and not quick:
+    if probing:
         probes = {"stalled": probe_stalled(PROBE_SECONDS), "idle": probe_idle(PROBE_SECONDS)}
     rows = summarise(groups, measurements)
-    reach = evaluate(rows)
+    reach = evaluate(rows, benchmark.targets)
     if as_json:
-        result = document(machine, found, command, options, rows, reach, absent, probes)
+        result = document(
+            machine, found, command, options, rows, reach, absent, probes, benchmark.name
+        )
         print(json.dumps(result, indent=2))
     else:
-        print_report(console, rows, reach, absent, probes)
+        print_report(console, rows, reach, absent, probes, benchmark.table, benchmark.note)
     if any(row.point.system == "antiphon" and row.outcome != "ok" for row in rows):
         raise typer.Exit(1)
 
@@ -105,8 +198,11 @@ def _used(name: str, groups: list[Group]) -> bool:
     return any(point.system == name for group in groups for point in group.points)
 
 
-def _run(groups: list[Group], repeats: int, options: Options, notes: Console) -> list[Measurement]:
-    minutes, rest = divmod(round(estimate_seconds(groups, repeats, options)), 60)
+def _run(
+    benchmark: Benchmark, groups: list[Group], repeats: int, options: Options, notes: Console
+) -> list[Measurement]:
+    seconds = estimate_seconds(groups, repeats, options, benchmark.peers)
+    minutes, rest = divmod(round(seconds), 60)
     total = count_runs(groups, repeats)
     notes.print(f"{total} runs, about {minutes} min {rest:02d} s", highlight=False)
     columns = (
@@ -126,4 +222,4 @@ def _run(groups: list[Group], repeats: int, options: Options, notes: Console) ->
         def end(measurement: Measurement) -> None:
             progress.advance(task)
 
-        return run_plan(groups, repeats, options, begin, end)
+        return run_plan(groups, repeats, options, begin, end, benchmark.measure)

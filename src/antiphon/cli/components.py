@@ -101,6 +101,7 @@ COMPONENTS: dict[str, Component] = {
         _lab("pyzmq", "peer in benchmarks and in the demo", "pyzmq"),
         _lab("zenoh", "peer in benchmarks", "eclipse-zenoh"),
         _lab("pynng", "peer in benchmarks", "pynng"),
+        _lab("grpc", "peer in benchmarks of requests", "grpcio"),
         _lab("nats-py", "peer in benchmarks, with nats", "nats-py"),
         Component(
             "nats",
@@ -115,6 +116,12 @@ COMPONENTS: dict[str, Component] = {
             "Spark",
             "install a Java runtime, 17 or newer",
             _program("java", arguments=("-version",)),
+        ),
+        Component(
+            "openssl",
+            "making certificates as the documentation shows",
+            "install openssl",
+            _program("openssl", arguments=("version",)),
         ),
         Component(
             "netns",

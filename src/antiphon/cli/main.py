@@ -62,7 +62,7 @@ def demo(context: typer.Context) -> None:
 
 @app.command(**_PASS_ON)
 def bench(context: typer.Context) -> None:
-    """Measure ours beside other libraries in one run: antiphon bench node."""
+    """Measure ours beside other libraries in one run: antiphon bench node, or request."""
     _hand_over("bench", context.args or ["--help"])
 
 

@@ -7,15 +7,18 @@ which all run over nodes, and to programs.
 
 from __future__ import annotations
 
-from antiphon.node.config import INSECURE, NodeConfig
+from antiphon.node.config import INSECURE, TLS, NodeConfig
+from antiphon.node.future import Future
 from antiphon.node.inbox import Batch, Inbox
 from antiphon.node.node import Node
 from antiphon.node.statistics import ConnectionInfo, NodeStatistics
 
 __all__ = [
     "INSECURE",
+    "TLS",
     "Batch",
     "ConnectionInfo",
+    "Future",
     "Inbox",
     "Node",
     "NodeConfig",

@@ -8,16 +8,18 @@ why. Receives from the user, hands to `antiphon.node.Node`, which passes the num
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn, Self, final
 
 from antiphon import settings
+from antiphon._core import build_info, check_tls
 from antiphon.errors import ConfigError
 from antiphon.frozen import FrozenDict
 from antiphon.node.address import Address, parse_address
 
-__all__ = ["INSECURE", "Insecure", "NodeConfig", "check_listen", "check_secret"]
+__all__ = ["INSECURE", "TLS", "Insecure", "NodeConfig", "check_listen", "check_secret"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -202,7 +204,32 @@ def check_secret(secret: object) -> bytes | None:
     return bytes(secret)
 
 
-def check_listen(listen: str | None, secret: object = None) -> Address | None:
+@dataclass(frozen=True)
+class TLS:
+    """Certificates for TLS 1.3 between nodes: every TCP connection is encrypted, both sides prove
+    who they are.
+
+    ``certificate`` and ``key`` are this node's own, ``authority`` the one that has signed those of
+    all peers: paths of PEM files. A certificate names its node in a URI among the subject's
+    alternative names, ``antiphon:node:7``, or ``antiphon:node:*`` for any. The files are looked at
+    about once a second: new connections use what they hold then. Raises `ConfigError` when made
+    with files that do not fit together.
+    """
+
+    certificate: str
+    key: str
+    authority: str
+
+    def __post_init__(self) -> None:
+        for name in ("certificate", "key", "authority"):
+            object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        if why := check_tls(self.certificate, self.key, self.authority):
+            raise ConfigError(f"tls: {why}", setting="tls")
+
+
+def check_listen(
+    listen: str | None, secret: object = None, tls: TLS | None = None
+) -> Address | None:
     """Parse ``listen`` and refuse an address that would let strangers in; None stays None.
 
     Loopback, ``unix://`` and ``inproc://`` need no proof: the machine guards them. Everything else
@@ -213,18 +240,21 @@ def check_listen(listen: str | None, secret: object = None) -> Address | None:
     if listen is None:
         return None
     address = parse_address(listen, setting="listen", listening=True)
-    if address.local or secret is INSECURE:
+    if address.local or secret is INSECURE or tls is not None:
         return address
     if proof is None:
         raise ConfigError(
-            f"listen {listen!r} can be reached from other machines and there is no secret; listen "
-            "on 127.0.0.1, or pass secret=antiphon.INSECURE to accept anybody",
+            f"listen {listen!r} can be reached from other machines and there is neither a secret "
+            "nor tls; give one of them, listen on 127.0.0.1, or pass secret=antiphon.INSECURE to "
+            "accept anybody",
             setting="listen",
             value=listen,
         )
-    raise ConfigError(
-        f"listen {listen!r} with a secret needs TLS, which this version does not have yet; listen "
-        "on 127.0.0.1 and tunnel, or pass secret=antiphon.INSECURE to accept anybody",
-        setting="listen",
-        value=listen,
-    )
+    if not build_info()["openssl"]:
+        raise ConfigError(
+            f"listen {listen!r} with a secret needs TLS, and there is no OpenSSL 3 here "
+            "(libssl.so.3; on Debian: apt install libssl3)",
+            setting="listen",
+            value=listen,
+        )
+    return address

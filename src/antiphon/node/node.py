@@ -37,7 +37,7 @@ from antiphon.errors import (
     WouldBlock,
 )
 from antiphon.node.address import parse_address
-from antiphon.node.config import Insecure, NodeConfig, check_listen, check_secret
+from antiphon.node.config import TLS, Insecure, NodeConfig, check_listen, check_secret
 from antiphon.node.coroutines import CoroutineHandler
 from antiphon.node.future import Future, Job, RequestFuture
 from antiphon.node.inbox import Batch, Inbox
@@ -97,8 +97,9 @@ class Node(NodeCore):
     the node draws one from 32768 to 65535. ``listen`` is an address (``tcp://host:port``,
     ``unix:///path``, ``inproc://name``); None makes a node that only dials. ``advertise`` is what
     peers are told to dial, where that differs. On loopback and unix sockets nothing need be
-    configured; ``secret`` (text or bytes) is then proven by both sides. Off loopback listening
-    needs proof of the peers, or ``secret=antiphon.INSECURE`` in so many words.
+    configured. ``secret`` (text or bytes) is proven by both sides, and off loopback it is the key
+    of TLS 1.3; ``tls`` are certificates instead, for every TCP connection. Off loopback listening
+    needs one of the two, or ``secret=antiphon.INSECURE`` in so many words.
 
     Handlers run on the library's scheduler threads. All methods are thread-safe. ``with node:``
     starts it and closes it; everything that waits wakes with `Closed` then.
@@ -112,11 +113,12 @@ class Node(NodeCore):
         advertise: str | None = None,
         peers: Mapping[int, str] | None = None,
         secret: str | bytes | Insecure | None = None,
+        tls: TLS | None = None,
         config: NodeConfig | None = None,
     ) -> None:
         if id is not None:
             _check_whole("id", id, 1, 65535)
-        check_listen(listen, secret)
+        check_listen(listen, secret, tls)
         self._secret = check_secret(secret)
         if advertise is not None:
             parse_address(advertise, setting="advertise")
@@ -140,6 +142,7 @@ class Node(NodeCore):
                 "listen": listen or "",
                 "advertise": advertise or "",
                 "secret": self._secret or b"",
+                "tls": [] if tls is None else [tls.certificate, tls.key, tls.authority],
                 "ring_bytes": self.config.ring_bytes,
                 "flow_window_bytes": self.config.flow_window_bytes,
                 "flow_threshold": self.config.flow_threshold,
@@ -534,12 +537,6 @@ class Node(NodeCore):
         self._check_process()
         _check_whole("peers", id, 1, 65535)
         parsed = parse_address(address, setting=f"address of peer {id}")
-        if self._secret is not None and not parsed.local:
-            raise ConfigError(
-                f"peer {id} at {address} is off loopback, where a secret needs TLS, which this "
-                "version does not have; leave the secret out, or tunnel",
-                setting="secret",
-            )
         self._add_peer(id, str(parsed))
 
     def remove_peer(self, id: int) -> None:

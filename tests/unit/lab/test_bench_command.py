@@ -1,4 +1,4 @@
-"""``antiphon bench node`` as a command: its arguments, its exit codes, its JSON."""
+"""``antiphon bench node`` and ``request`` as commands: arguments, exit codes, tables, JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from antiphon.cli import bench
+from antiphon.lab.bench.latency import Latency
 from antiphon.lab.bench.plan import Group, Point
 from antiphon.lab.bench.point import Measurement, Options
 
@@ -31,7 +32,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     def answer(point: Point, repeat: int) -> Measurement:
         outcome = outcomes.get(point.system, "ok")
         rate = 0.0 if outcome == "absent" else 1000.0 + repeat
-        return Measurement(point, repeat, outcome, messages=1000, seconds=1.0, rate=rate)
+        latency = Latency(50.0, 60.0, 70.0, 80.0, 12_345.0) if point.pattern == "call" else None
+        return Measurement(
+            point, repeat, outcome, messages=1000, seconds=1.0, rate=rate, latency=latency
+        )
 
     monkeypatch.setattr(bench, "run_plan", fake_run)
     monkeypatch.setattr(bench, "probe_idle", lambda seconds: "not probed")
@@ -59,6 +63,31 @@ def test_json_is_one_document_on_standard_output(calls: list[Call]) -> None:
     assert all(len(point["repeats"]) == 2 for point in document["points"])
 
 
+def test_requests_have_latencies_in_the_document(calls: list[Call]) -> None:
+    result = CliRunner().invoke(bench.app, ["request", "--quick", "--json", "--repeats", "2"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["benchmark"] == "request"
+    ours = document["points"][0]
+    assert ours["latency_us"]["p999"] == 80.0
+    assert [repeat["latency_us"]["maximum"] for repeat in ours["repeats"]] == [12_345.0] * 2
+    targets = {item["target"]: item["measured"] for item in document["reach"]}
+    assert targets["at most 1.05 x python-sockets"] == 1.0
+    assert targets["at least 2 x pyzmq DEALER/ROUTER"] == 1.0
+    assert targets["at least 4 x nats.py"] is None
+
+
+def test_requests_are_a_table_with_percentiles_and_targets(calls: list[Call]) -> None:
+    arguments = ["request", "--quick", "--seconds", "0.1", "--repeats", "1"]
+    result = CliRunner().invoke(bench.app, arguments)
+    assert result.exit_code == 0, result.output
+    for expected in ("p99.9", "12ms", "1000 tasks", "16 threads", "at most 0.2 x pyzmq REQ/REP"):
+        assert expected in result.stdout, expected
+    ((_, repeats, options),) = calls
+    assert repeats == 1
+    assert options.seconds == 0.1
+
+
 def test_an_absent_peer_is_no_failure(calls: list[Call]) -> None:
     result = CliRunner().invoke(bench.app, ["node", "--size", "64", "--peers", "nats"])
     assert result.exit_code == 0, result.output
@@ -76,6 +105,7 @@ def test_a_failure_of_ours_is_exit_code_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert "timed out, no answer" in result.stdout
 
 
+@pytest.mark.parametrize("command", ["node", "request"])
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -87,8 +117,10 @@ def test_a_failure_of_ours_is_exit_code_one(monkeypatch: pytest.MonkeyPatch) -> 
         ["--no-such-option"],
     ],
 )
-def test_bad_arguments_are_exit_code_two(arguments: list[str], calls: list[Call]) -> None:
-    result = CliRunner().invoke(bench.app, ["node", *arguments])
+def test_bad_arguments_are_exit_code_two(
+    command: str, arguments: list[str], calls: list[Call]
+) -> None:
+    result = CliRunner().invoke(bench.app, [command, *arguments])
     assert result.exit_code == 2
     assert calls == []
 
@@ -97,3 +129,9 @@ def test_help_has_an_example() -> None:
     result = CliRunner().invoke(bench.app, ["node", "--help"])
     assert result.exit_code == 0
     assert "antiphon bench node --size 4096" in result.stdout
+
+
+def test_help_of_requests_has_an_example() -> None:
+    result = CliRunner().invoke(bench.app, ["request", "--help"])
+    assert result.exit_code == 0
+    assert "antiphon bench request --size 64" in result.stdout

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from antiphon.lab.bench.orders import stamped
 from antiphon.lab.bench.plan import Point
 from antiphon.lab.bench.point import Options, measure
-from antiphon.lab.bench.worker import Checker, stamped
+from antiphon.lab.bench.worker import Checker
 from antiphon.lab.peers import PEERS, Requirement, program_version
 from antiphon.lab.peers.base import EndpointConfig, payload_of, typed_body
 

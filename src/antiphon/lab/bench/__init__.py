@@ -2,8 +2,10 @@
 
 ``plan``       which points are measured, and in which groups
 ``processes``  starting, asking and ending the processes of a point
-``worker``     what runs in those processes
+``worker``     what runs in those processes; ``orders`` is how they are spoken to
 ``point``      one point, measured once
+``calls``      one point of requests, from ``request_plan``, measured once with ``call_worker``
+``latency``    percentiles of round trips
 ``probes``     what a node costs when it idles, and when its receiver stands still
 ``machine``    what it ran on, and who else used the processor
 ``summary``    medians, spreads, ratios and the targets they are held against

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from antiphon._version import __version__
-from antiphon.lab.peers import PEERS
+from antiphon.lab.peers import PEERS, Peer
 
 __all__ = [
     "Machine",
@@ -61,11 +61,11 @@ def describe_machine() -> Machine:
     )
 
 
-def versions(peers: Iterable[str]) -> dict[str, str]:
+def versions(peers: Iterable[str], known: Mapping[str, Peer] = PEERS) -> dict[str, str]:
     """Python's version, ours, and that of every named peer that is installed."""
     found = {"python": platform.python_version(), "antiphon": __version__}
     for name in peers:
-        if version := PEERS[name].version():
+        if version := known[name].version():
             found[name] = version
     return found
 

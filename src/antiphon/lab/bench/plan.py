@@ -14,6 +14,7 @@ from antiphon.lab.peers import PEERS
 
 __all__ = [
     "BASE_SIZE",
+    "LARGEST",
     "PROCESSES",
     "SIZES",
     "THREADS",
@@ -44,7 +45,10 @@ OUR_VARIANTS_BY_SIZE = ("callback", "packed")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing to measure: a system used in one way."""
+    """One thing to measure: a system used in one way.
+
+    ``tasks`` is for requests: with any, they come from so many tasks of one event loop.
+    """
 
     system: str
     variant: str
@@ -52,6 +56,7 @@ class Point:
     size: int = BASE_SIZE
     threads: int = 1
     processes: int = 2
+    tasks: int = 0
 
     @property
     def encoding(self) -> str:
@@ -64,6 +69,8 @@ class Point:
         words = [f"{self.system} {self.variant}", self.pattern, f"{self.size} B"]
         if self.threads > 1:
             words.append(f"{self.threads} threads")
+        if self.tasks:
+            words.append(f"{self.tasks} tasks")
         if self.pattern == "n-n":
             words.append(f"{self.processes} processes")
         return ", ".join(words)
@@ -129,12 +136,14 @@ def plan_for(peers: Iterable[str], *, size: int | None = None, quick: bool = Fal
     return quick_plan(peers) if quick else full_plan(peers)
 
 
-def parse_peers(text: str, default: Iterable[str] = PEERS) -> tuple[str, ...]:
+def parse_peers(
+    text: str, default: Iterable[str] = PEERS, known: Iterable[str] = PEERS
+) -> tuple[str, ...]:
     """``"pyzmq, zenoh"`` as names; ``default`` for the empty string. Ours is always among them."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = sorted(set(names) - set(PEERS))
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        raise ValueError(f"unknown peer {', '.join(unknown)}: choose from {', '.join(PEERS)}")
+        raise ValueError(f"unknown peer {', '.join(unknown)}: choose from {', '.join(known)}")
     return tuple(dict.fromkeys(["antiphon", *(names or default)]))
 
 

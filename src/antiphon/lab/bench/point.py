@@ -10,16 +10,36 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from antiphon.lab.bench.latency import Latency
 from antiphon.lab.bench.machine import busy_seconds, share_of_others
 from antiphon.lab.bench.plan import Point
-from antiphon.lab.bench.processes import Child, Crew, WorkerFailed, WorkerTimeout, ask_all
-from antiphon.lab.peers import PEERS
+from antiphon.lab.bench.processes import (
+    WORKER,
+    Child,
+    Crew,
+    WorkerFailed,
+    WorkerTimeout,
+    ask_all,
+)
+from antiphon.lab.peers import PEERS, Peer
 
-__all__ = ["Check", "Measurement", "Options", "check_point", "measure"]
+__all__ = [
+    "STOP_TIMEOUT",
+    "Check",
+    "Clock",
+    "Measurement",
+    "Options",
+    "assemble",
+    "await_first",
+    "check_point",
+    "measure",
+    "measure_with",
+    "rate_between",
+]
 
 FIRST_MESSAGE_TIMEOUT = 30.0
 STOP_TIMEOUT = 15.0
@@ -49,7 +69,8 @@ class Measurement:
 
     ``outcome`` is ``ok``, ``lost``, ``timed out``, ``failed`` or ``absent``, with its ``reason``.
     ``messages`` were received in ``seconds``; ``cpu`` is what all processes of the point used
-    meanwhile, ``others`` the share of the processor that went elsewhere.
+    meanwhile, ``others`` the share of the processor that went elsewhere. Requests have a
+    ``latency``, and their ``messages`` are answers.
     """
 
     point: Point
@@ -63,6 +84,7 @@ class Measurement:
     received: int = 0
     cpu: float = 0.0
     others: float = 0.0
+    latency: Latency | None = None
 
     @property
     def measured(self) -> bool:
@@ -82,6 +104,7 @@ class Measurement:
             "received": self.received,
             "cpu_seconds": self.cpu,
             "others_share": self.others,
+            **({"latency_us": self.latency.facts()} if self.latency else {}),
         }
 
 
@@ -97,13 +120,23 @@ class Check:
 def measure(point: Point, options: Options, repeat: int = 0) -> Measurement:
     """Measure a point once. Never raises for what a peer does wrong: the outcome says it."""
     peer = PEERS[point.system]
+    measured = _measure_stream if peer.stream else _measure_messages
+    return measure_with(measured, peer, point, options, repeat)
+
+
+def measure_with(
+    measured: Callable[[Crew, Point, Options, int], Measurement],
+    peer: Peer,
+    point: Point,
+    options: Options,
+    repeat: int,
+) -> Measurement:
+    """Measure with a crew that ends with the measurement; what goes wrong is its outcome."""
     if missing := peer.missing():
         return Measurement(point, repeat, "absent", missing)
     try:
         with Crew() as crew:
-            if peer.stream:
-                return _measure_stream(crew, point, options, repeat)
-            return _measure_messages(crew, point, options, repeat)
+            return measured(crew, point, options, repeat)
     except WorkerTimeout as error:
         return Measurement(point, repeat, "timed out", str(error))
     except WorkerFailed as error:
@@ -116,7 +149,9 @@ def check_point(point: Point, messages: int, timeout: float = 30.0) -> Check:
     Raises :class:`WorkerFailed` when a process fails or does not answer.
     """
     with Crew() as crew:
-        receivers, senders = _assemble(crew, point, None, check=True)
+        receivers, senders = assemble(
+            crew, point, None, check=True, served=PEERS[point.system].served
+        )
         ask_all(senders, "send", threads=point.threads, messages=messages)
         stopped = ask_all(senders, "stop", timeout=timeout + 5, limit=timeout, finish=True)
         sent = sum(int(answer["sent"]) for answer in stopped)
@@ -130,15 +165,22 @@ def check_point(point: Point, messages: int, timeout: float = 30.0) -> Check:
         return Check(sent, _received(samples), problems)
 
 
-def _assemble(
-    crew: Crew, point: Point, capacity: int | None, check: bool = False
+def assemble(
+    crew: Crew,
+    point: Point,
+    capacity: int | None,
+    check: bool = False,
+    served: bool = False,
+    worker: str = WORKER,
 ) -> tuple[list[Child], list[Child]]:
     """Start and connect the processes of a point: its receivers and its senders."""
+    module = ("-m", worker)
     service = ""
-    if PEERS[point.system].served:
-        service = crew.start(f"{point.system} server").ask("serve", system=point.system)["address"]
+    if served:
+        server = crew.start(f"{point.system} server", module)
+        service = server.ask("serve", system=point.system)["address"]
     assigned = roles(point)
-    children = [crew.start(f"{point.system} {index}") for index in range(len(assigned))]
+    children = [crew.start(f"{point.system} {index}", module) for index in range(len(assigned))]
     for index, (child, (receives, targets)) in enumerate(zip(children, assigned, strict=True)):
         config = {
             "index": index,
@@ -148,6 +190,8 @@ def _assemble(
             "receives": receives,
             "capacity": capacity,
             "service": service,
+            "threads": point.threads,
+            "tasks": point.tasks,
         }
         extra = {"check": True} if check else {}
         child.tell("open", system=point.system, config=config, **extra)
@@ -160,19 +204,19 @@ def _assemble(
 
 def roles(point: Point) -> list[tuple[bool, list[int]]]:
     """For every process of a point: whether it receives, and to whom it sends."""
-    if point.pattern == "one-way":
+    if point.pattern in ("one-way", "call"):
         return [(True, []), (False, [0])]
     count = 2 if point.pattern == "duplex" else point.processes
     return [(True, [other for other in range(count) if other != own]) for own in range(count)]
 
 
 def _measure_messages(crew: Crew, point: Point, options: Options, repeat: int) -> Measurement:
-    receivers, senders = _assemble(crew, point, options.capacity)
+    receivers, senders = assemble(crew, point, options.capacity, served=PEERS[point.system].served)
     ask_all(senders, "start", timeout=30.0, threads=point.threads)
-    _await_first(receivers)
+    await_first(receivers)
     time.sleep(options.warmup)
 
-    clock = _Clock(crew.children)
+    clock = Clock(crew.children)
     before = ask_all(receivers, "sample")
     limit = time.monotonic() + options.seconds * options.stretch
     time.sleep(options.seconds)
@@ -184,7 +228,7 @@ def _measure_messages(crew: Crew, point: Point, options: Options, repeat: int) -
             break
         time.sleep(min(left, 0.25))
     cpu, others = clock.read()
-    rate = sum(_rate(first, last) for first, last in zip(before, after, strict=True))
+    rate = sum(rate_between(first, last) for first, last in zip(before, after, strict=True))
     seconds = max(
         (last["time_ns"] - first["time_ns"]) / 1e9
         for first, last in zip(before, after, strict=True)
@@ -215,11 +259,11 @@ def _measure_messages(crew: Crew, point: Point, options: Options, repeat: int) -
 
 
 def _measure_stream(crew: Crew, point: Point, options: Options, repeat: int) -> Measurement:
-    receivers, senders = _assemble(crew, point, None)
+    receivers, senders = assemble(crew, point, None)
     both = [*receivers, *senders]
     patience = options.seconds + 30.0
     ask_all(both, "transfer", timeout=patience, seconds=options.warmup)
-    clock = _Clock(crew.children)
+    clock = Clock(crew.children)
     received, sent = ask_all(both, "transfer", timeout=patience, seconds=options.seconds)
     cpu, others = clock.read()
     crew.close()
@@ -242,7 +286,7 @@ def _measure_stream(crew: Crew, point: Point, options: Options, repeat: int) -> 
     )
 
 
-class _Clock:
+class Clock:
     """CPU used between two moments by the processes of a point, and by everybody else."""
 
     def __init__(self, children: Sequence[Child]) -> None:
@@ -265,7 +309,8 @@ class _Clock:
         return used, share
 
 
-def _await_first(receivers: Sequence[Child]) -> None:
+def await_first(receivers: Sequence[Child]) -> None:
+    """Wait until every one of them has counted something."""
     deadline = time.monotonic() + FIRST_MESSAGE_TIMEOUT
     while not all(sample["messages"] for sample in ask_all(receivers, "sample")):
         if time.monotonic() > deadline:
@@ -314,6 +359,7 @@ def _received(samples: Sequence[dict[str, Any]]) -> int:
     return sum(int(sample["messages"]) for sample in samples)
 
 
-def _rate(first: dict[str, Any], last: dict[str, Any]) -> float:
+def rate_between(first: dict[str, Any], last: dict[str, Any]) -> float:
+    """Messages per second between two samples of one process."""
     elapsed = (last["time_ns"] - first["time_ns"]) / 1e9
     return float((last["messages"] - first["messages"]) / elapsed) if elapsed > 0 else 0.0

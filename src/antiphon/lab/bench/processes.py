@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any
 
-__all__ = ["Child", "Crew", "WorkerFailed", "WorkerTimeout", "ask_all"]
+__all__ = ["WORKER", "Child", "Crew", "WorkerFailed", "WorkerTimeout", "ask_all"]
 
 WORKER = "antiphon.lab.bench.worker"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,9 +14,29 @@ from antiphon.lab.bench.point import Options
 from antiphon.lab.bench.probes import Idle, Stalled
 from antiphon.lab.bench.summary import Reach, Row
 
-__all__ = ["document", "print_header", "print_report", "results_table"]
+__all__ = [
+    "MESSAGES_NOTE",
+    "REQUESTS_NOTE",
+    "document",
+    "print_header",
+    "print_report",
+    "requests_table",
+    "results_table",
+]
 
 Probe = Idle | Stalled | str
+
+MESSAGES_NOTE = (
+    "x pyzmq and of raw: medians, against the same size and pattern in this run. "
+    "CPU/msg: all processes of the system. others: the share of the processor that went to "
+    "other processes meanwhile, stolen time included."
+)
+REQUESTS_NOTE = (
+    "Times in microseconds where they do not say ms: medians of the repeats, max the longest of "
+    "all. spread: lowest and highest repeat. x pyzmq: requests/s against the first pyzmq of the "
+    "same group. CPU/req: all processes of the system. others: the share of the processor that "
+    "went to other processes meanwhile, stolen time included."
+)
 
 
 def print_header(
@@ -35,21 +55,17 @@ def print_report(
     reach: Sequence[Reach],
     absent: Iterable[str],
     probes: Mapping[str, Probe],
+    table: Callable[[Sequence[Row]], Table] | None = None,
+    note: str = MESSAGES_NOTE,
 ) -> None:
     """The results, what went wrong, and the targets."""
-    console.print(results_table(rows))
+    console.print((table or results_table)(rows))
     for row in rows:
         if row.outcome not in ("ok", "absent"):
             console.print(f"{row.point.name}: {row.outcome}, {row.reason}", highlight=False)
     for line in absent:
         console.print(f"absent: {line}", highlight=False)
-    console.print(
-        "x pyzmq and of raw: medians, against the same size and pattern in this run. "
-        "CPU/msg: all processes of the system. others: the share of the processor that went to "
-        "other processes meanwhile, stolen time included.",
-        style="dim",
-        highlight=False,
-    )
+    console.print(note, style="dim", highlight=False)
     console.print(reach_table(reach, probes))
 
 
@@ -61,10 +77,60 @@ def results_table(rows: Sequence[Row]) -> Table:
     table.add_column("pattern")
     for name in ("size", "msgs/s", "MB/s", "spread", "x pyzmq", "of raw", "CPU/msg", "others"):
         table.add_column(name, justify="right", no_wrap=True)
+    return _filled(table, rows, _cells)
+
+
+def _filled(table: Table, rows: Sequence[Row], cells: Callable[[Row], list[str]]) -> Table:
     for index, row in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].group != row.group
-        table.add_row(*_cells(row), end_section=last)
+        table.add_row(*cells(row), end_section=last)
     return table
+
+
+def requests_table(rows: Sequence[Row]) -> Table:
+    """One line per point of requests, a section per group."""
+    table = Table(title="round trips between processes on this machine", title_justify="left")
+    for name in ("system", "variant", "callers"):
+        table.add_column(name, no_wrap=True)
+    for name in ("size", "req/s", "spread", "x pyzmq", "p50", "p50 spread"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("p90", "p99", "p99.9", "max", "CPU/req", "others"):
+        table.add_column(name, justify="right", no_wrap=True)
+    return _filled(table, rows, _request_cells)
+
+
+def _request_cells(row: Row) -> list[str]:
+    point = row.point
+    head = [point.system, point.variant, _callers(row), _size(point.size)]
+    latency = row.latency
+    if row.median is None or latency is None:
+        return [*head, row.outcome, *[""] * 10]
+    p50 = row.latencies("p50")
+    return [
+        *head,
+        f"{row.median:,.0f}{'' if row.outcome == 'ok' else ' *'}",
+        f"{_short(row.low)}..{_short(row.high)}",
+        _ratio(row.to_pyzmq),
+        _micros(latency.p50),
+        f"{_micros(min(p50))}..{_micros(max(p50))}",
+        *(_micros(value) for value in (latency.p90, latency.p99, latency.p999, latency.maximum)),
+        "" if row.cpu_per_message is None else _micros(row.cpu_per_message * 1e6),
+        "" if row.others is None else f"{row.others:.0%}",
+    ]
+
+
+def _callers(row: Row) -> str:
+    point = row.point
+    if point.pattern == "n-n":
+        return f"{point.processes} processes"
+    count, noun = (point.tasks, "task") if point.tasks else (point.threads, "thread")
+    return f"{count} {noun}{'s' if count > 1 else ''}"
+
+
+def _micros(value: float) -> str:
+    if value >= 10_000:
+        return f"{value / 1000:,.0f}ms"
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _cells(row: Row) -> list[str]:
@@ -89,7 +155,7 @@ def reach_table(reach: Sequence[Reach], probes: Mapping[str, Probe]) -> Table:
     """What the project aims at, beside what this run gave."""
     table = Table(title="reach", title_justify="left")
     table.add_column("measure")
-    table.add_column("target, at least", no_wrap=True)
+    table.add_column("target", no_wrap=True)
     table.add_column("measured", justify="right")
     table.add_column("note")
     for item in reach:
@@ -127,11 +193,12 @@ def document(
     reach: Sequence[Reach],
     absent: Iterable[str],
     probes: Mapping[str, Probe],
+    benchmark: str = "node",
 ) -> dict[str, Any]:
     """Everything, every repeat included, as plain values."""
     return {
         "schema_version": 1,
-        "benchmark": "node",
+        "benchmark": benchmark,
         "command": command,
         "machine": machine.facts(),
         "versions": dict(versions),
@@ -160,7 +227,9 @@ def _size(size: int) -> str:
 def _short(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value / 1e6:.2f}M" if value >= 1e6 else f"{value / 1e3:.0f}k"
+    if value >= 1e6:
+        return f"{value / 1e6:.2f}M"
+    return f"{value / 1e3:.0f}k" if value >= 10e3 else f"{value / 1e3:.1f}k"
 
 
 def _ratio(value: float | None) -> str:

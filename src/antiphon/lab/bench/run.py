@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from antiphon.lab.bench.plan import Group, Point
 from antiphon.lab.bench.point import Measurement, Options, measure
-from antiphon.lab.peers import PEERS
+from antiphon.lab.peers import PEERS, Peer
 
-__all__ = ["count_runs", "estimate_seconds", "order", "run_plan"]
+__all__ = ["Measure", "count_runs", "estimate_seconds", "order", "run_plan"]
 
 # Starting, warming up, draining and closing, beside the window itself.
 OVERHEAD_SECONDS = 0.6
@@ -26,10 +26,15 @@ def count_runs(groups: Sequence[Group], repeats: int) -> int:
     return repeats * sum(len(group.points) for group in groups)
 
 
-def estimate_seconds(groups: Sequence[Group], repeats: int, options: Options) -> float:
+def estimate_seconds(
+    groups: Sequence[Group],
+    repeats: int,
+    options: Options,
+    known: Mapping[str, Peer] = PEERS,
+) -> float:
     """About how long a plan takes. What is absent takes no time."""
     points = [point for group in groups for point in group.points]
-    present = {name for name in {point.system for point in points} if not PEERS[name].missing()}
+    present = {name for name in {point.system for point in points} if not known[name].missing()}
     per_point = options.seconds * (1 + options.stretch) / 2 + options.warmup + OVERHEAD_SECONDS
     return repeats * per_point * sum(point.system in present for point in points)
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from antiphon.lab.bench.latency import Latency, median_latency
 from antiphon.lab.bench.plan import BASE_SIZE, Group, Point
 from antiphon.lab.bench.point import Measurement
 
@@ -28,11 +29,23 @@ class Row:
     cpu_per_message: float | None
     to_pyzmq: float | None = None
     to_raw: float | None = None
+    latency: Latency | None = None
 
     @property
     def megabytes(self) -> float | None:
         """Payload per second, in millions of bytes."""
         return None if self.median is None else self.median * self.point.size / 1e6
+
+    def figure(self, name: str) -> float | None:
+        """The median ``rate``, or a percentile of the latency by its name."""
+        if name == "rate":
+            return self.median
+        value: float | None = getattr(self.latency, name, None)
+        return value
+
+    def latencies(self, name: str) -> list[float]:
+        """One percentile in every repeat that has it."""
+        return [getattr(item.latency, name) for item in self.measurements if item.latency]
 
     def facts(self) -> dict[str, object]:
         """As plain values, for JSON, every repeat included."""
@@ -49,6 +62,7 @@ class Row:
             "reason": self.reason,
             "others_share": self.others,
             "cpu_seconds_per_message": self.cpu_per_message,
+            **({"latency_us": self.latency.facts()} if self.latency else {}),
             "repeats": [measurement.facts() for measurement in self.measurements],
         }
 
@@ -86,6 +100,7 @@ def _row(group: Group, point: Point, measurements: Sequence[Measurement]) -> Row
         reason,
         statistics.median(item.others for item in good) if good else None,
         statistics.median(per_message) if per_message else None,
+        latency=median_latency([item.latency for item in good if item.latency]),
     )
 
 
@@ -114,13 +129,23 @@ def _with_ratios(row: Row, group: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A ratio that the project set itself: the best of some points over another point."""
+    """A ratio that the project set itself: the best of some points over another point.
+
+    ``figure`` is the ``rate``, which should be at least so high, or a percentile of the latency,
+    which should be at most so high.
+    """
 
     measure: str
     target: float
     base_name: str
     points: tuple[Point, ...]
     base: Point
+    figure: str = "rate"
+
+    def text(self) -> str:
+        """``at least 5 x pyzmq``."""
+        bound = "at least" if self.figure == "rate" else "at most"
+        return f"{bound} {self.target:g} x {self.base_name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +230,14 @@ def evaluate(rows: Iterable[Row], targets: Iterable[Target] = REACH) -> list[Rea
         base = by_point.get(target.base)
         candidates = [by_point[point] for point in target.points if point in by_point]
         best = max(candidates, key=lambda row: row.median or 0.0, default=None)
-        measured = ratio(best.median if best else None, base.median if base else None)
+        figure = target.figure
+        measured = ratio(
+            best.figure(figure) if best else None, base.figure(figure) if base else None
+        )
         reached.append(
             Reach(
                 target.measure,
-                f"{target.target:g} x {target.base_name}",
+                target.text(),
                 measured,
                 _note(measured, best, base, len(target.points)),
             )

@@ -1,8 +1,9 @@
 """The messaging systems that Antiphon is measured beside, and Antiphon itself.
 
 ``base`` says what an adapter offers; each other module adapts one system; this one lists them and
-says what is missing on this machine. An adapter's module is imported only in the process that uses
-it, so a missing library is a line of text here and not an ImportError.
+says what is missing on this machine; ``requests`` does the same for round trips. An adapter's
+module is imported only in the process that uses it, so a missing library is a line of text here and
+not an ImportError.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from antiphon.lab.peers.base import (
 )
 
 __all__ = [
+    "CORE",
+    "NATS",
     "PEERS",
+    "ZENOH",
+    "ZMQ",
     "Endpoint",
     "EndpointConfig",
     "OnData",
@@ -96,7 +101,13 @@ class Peer:
 _ONE_WAY = frozenset({"one-way"})
 _BOTH = frozenset({"one-way", "duplex"})
 _ALL = frozenset({"one-way", "duplex", "n-n"})
-_CORE = Requirement("antiphon._core", "antiphon with its native core (pip install .)")
+CORE = Requirement("antiphon._core", "antiphon with its native core (pip install .)")
+ZMQ = Requirement("zmq", "the package pyzmq")
+ZENOH = Requirement("zenoh", "the package eclipse-zenoh")
+NATS = (
+    Requirement("nats", "the package nats-py"),
+    Requirement("nats-server", "the system package nats-server", program=True),
+)
 
 PEERS: dict[str, Peer] = {
     peer.name: peer
@@ -106,7 +117,7 @@ PEERS: dict[str, Peer] = {
             "antiphon_node",
             ("callback", "inbox", "batch", "packed", "typed"),
             _ALL,
-            (_CORE,),
+            (CORE,),
             "antiphon",
         ),
         Peer(
@@ -114,7 +125,7 @@ PEERS: dict[str, Peer] = {
             "raw_tcp",
             ("stream",),
             _ONE_WAY,
-            (_CORE,),
+            (CORE,),
             stream=True,
         ),
         Peer("asyncio", "asyncio_streams", ("streams",), _BOTH),
@@ -123,10 +134,7 @@ PEERS: dict[str, Peer] = {
             "pyzmq_push",
             ("push-pull", "typed"),
             _ALL,
-            (
-                Requirement("zmq", "the package pyzmq"),
-                Requirement("msgspec", "the package msgspec"),
-            ),
+            (ZMQ, Requirement("msgspec", "the package msgspec")),
             "pyzmq",
         ),
         Peer(
@@ -134,7 +142,7 @@ PEERS: dict[str, Peer] = {
             "zenoh_pubsub",
             ("pub-sub", "shm"),
             _BOTH,
-            (Requirement("zenoh", "the package eclipse-zenoh"),),
+            (ZENOH,),
             "eclipse-zenoh",
         ),
         Peer(
@@ -150,10 +158,7 @@ PEERS: dict[str, Peer] = {
             "nats_core",
             ("pub-sub",),
             _BOTH,
-            (
-                Requirement("nats", "the package nats-py"),
-                Requirement("nats-server", "the system package nats-server", program=True),
-            ),
+            NATS,
             "nats-py",
             served=True,
         ),

@@ -49,6 +49,7 @@ class EndpointConfig:
     ``targets`` are the indexes of the endpoints it sends to, round robin; ``service`` is what the
     adapter's :meth:`Endpoint.serve` returned, for systems that need a server beside them.
     ``consume=False`` makes a receiver that takes nothing, to see what a sender does then.
+    ``threads`` and ``tasks`` say how many call at a time where requests are measured.
     """
 
     index: int = 0
@@ -59,6 +60,8 @@ class EndpointConfig:
     consume: bool = True
     capacity: int | None = None
     service: str = ""
+    threads: int = 1
+    tasks: int = 0
 
     @property
     def burst(self) -> int:

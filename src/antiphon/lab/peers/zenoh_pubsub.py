@@ -26,7 +26,7 @@ from antiphon.lab.peers.base import (
     payload_of,
 )
 
-__all__ = ["ENDPOINT", "PubSub"]
+__all__ = ["ENDPOINT", "PubSub", "key_of", "listening_session", "open_session"]
 
 MATCH_TIMEOUT = 10.0
 OPEN_ATTEMPTS = 5
@@ -35,6 +35,35 @@ OPEN_ATTEMPTS = 5
 def key_of(index: int) -> str:
     """The key expression that the endpoint ``index`` subscribes to."""
     return f"antiphon/bench/{index}"
+
+
+def open_session(listen: list[str], connect: list[str], shared_memory: bool = False) -> Any:
+    """A session of two peers that know each other's address, and look for nobody else."""
+    return zenoh.open(
+        zenoh.Config.from_json5(
+            json.dumps(
+                {
+                    "mode": "peer",
+                    "listen": {"endpoints": listen},
+                    "connect": {"endpoints": connect},
+                    "transport": {"shared_memory": {"enabled": shared_memory}},
+                    "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
+                }
+            )
+        )
+    )
+
+
+def listening_session(shared_memory: bool = False) -> tuple[Any, str]:
+    """A session that listens on a free port, and its address."""
+    for attempt in range(OPEN_ATTEMPTS):
+        address = f"tcp/127.0.0.1:{free_port()}"
+        try:
+            return open_session([address], [], shared_memory), address
+        except zenoh.ZError:
+            if attempt == OPEN_ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
 
 
 class PublisherSender(Sender):
@@ -96,39 +125,15 @@ class PubSub(Endpoint):
         self._sending: Any = None
         self._reader: Callable[[], tuple[int, int | None]] = lambda: (0, None)
 
-    def _open(self, listen: list[str], connect: list[str]) -> Any:
-        return zenoh.open(
-            zenoh.Config.from_json5(
-                json.dumps(
-                    {
-                        "mode": "peer",
-                        "listen": {"endpoints": listen},
-                        "connect": {"endpoints": connect},
-                        "transport": {"shared_memory": {"enabled": self.config.variant == "shm"}},
-                        "scouting": {
-                            "multicast": {"enabled": False},
-                            "gossip": {"enabled": False},
-                        },
-                    }
-                )
-            )
-        )
-
     def listen(self) -> str:
-        for attempt in range(OPEN_ATTEMPTS):
-            address = f"tcp/127.0.0.1:{free_port()}"
-            try:
-                self._session = self._open([address], [])
-                break
-            except zenoh.ZError:
-                if attempt == OPEN_ATTEMPTS - 1:
-                    raise
+        self._session, address = listening_session(self.config.variant == "shm")
         self._session.declare_subscriber(key_of(self.config.index), self._handler())
         return address
 
     def connect(self, addresses: Mapping[int, str]) -> None:
         # A session cannot dial once it is open, so sending has a session of its own.
-        self._sending = self._open([], [addresses[target] for target in self.config.targets])
+        dialled = [addresses[target] for target in self.config.targets]
+        self._sending = open_session([], dialled, self.config.variant == "shm")
 
     def sender(self) -> PublisherSender:
         return PublisherSender(self._sending, self.config)

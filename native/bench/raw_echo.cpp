@@ -1,0 +1,106 @@
+#include "bench/raw_echo.hpp"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <stdexcept>
+#include <system_error>
+
+#include "base/clock.hpp"
+
+namespace antiphon::bench {
+namespace {
+
+[[noreturn]] void raise(const char* what, int error = errno) {
+    throw std::system_error(error, std::generic_category(), what);
+}
+
+void check(std::size_t size, double seconds) {
+    if (size == 0) throw std::invalid_argument("size must be at least 1");
+    if (!std::isfinite(seconds) || seconds < 0) {
+        throw std::invalid_argument("seconds must be a number, 0 or more");
+    }
+}
+
+// Bounds a blocking call from inside the kernel: a poll() before each would be seen in the figure.
+void limit(int fd, int option, double seconds) {
+    const Nanos micros = std::max<Nanos>(seconds_to_ns(seconds) / kMicrosecond, 1);
+    timeval value{};
+    value.tv_sec = static_cast<time_t>(micros / 1'000'000);
+    value.tv_usec = static_cast<suseconds_t>(micros % 1'000'000);
+    if (::setsockopt(fd, SOL_SOCKET, option, &value, sizeof value) != 0) raise("setsockopt");
+}
+
+void send_all(int fd, const std::vector<char>& data) {
+    std::size_t offset = 0;
+    while (offset < data.size()) {
+        const ssize_t sent = ::send(fd, data.data() + offset, data.size() - offset, MSG_NOSIGNAL);
+        if (sent > 0) {
+            offset += static_cast<std::size_t>(sent);
+        } else if (sent < 0 && errno != EINTR) {
+            raise("send", errno == EAGAIN ? ETIMEDOUT : errno);
+        }
+    }
+}
+
+// Fills `data`. False when the stream ends, or the socket's own limit passes, before the first byte.
+bool receive_all(int fd, std::vector<char>& data) {
+    std::size_t offset = 0;
+    while (offset < data.size()) {
+        const ssize_t got = ::recv(fd, data.data() + offset, data.size() - offset, 0);
+        if (got > 0) {
+            offset += static_cast<std::size_t>(got);
+        } else if (got == 0) {
+            if (offset == 0) return false;
+            raise("recv", ECONNRESET);
+        } else if (errno == EAGAIN) {
+            if (offset == 0) return false;
+            raise("recv", ETIMEDOUT);
+        } else if (errno != EINTR) {
+            raise("recv");
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> raw_echo_call(int fd, std::size_t size, double seconds) {
+    check(size, seconds);
+    limit(fd, SO_SNDTIMEO, kEchoPatience);
+    limit(fd, SO_RCVTIMEO, kEchoPatience);
+    std::vector<char> ping(size);
+    for (std::size_t i = 0; i < size; ++i) ping[i] = static_cast<char>(i % 251 + 1);
+    std::vector<char> pong(size);
+    std::vector<std::int64_t> times;
+    Nanos begin = now_ns();
+    const Nanos deadline = begin + seconds_to_ns(seconds);
+    while (true) {
+        send_all(fd, ping);
+        if (!receive_all(fd, pong)) raise("no answer", ETIMEDOUT);
+        const Nanos end = now_ns();
+        times.push_back(end - begin);
+        if (pong != ping) throw std::runtime_error("the answer is not what was sent");
+        std::fill(pong.begin(), pong.end(), 0);
+        if (end >= deadline) return times;
+        begin = now_ns();
+    }
+}
+
+std::uint64_t raw_echo_serve(int fd, std::size_t size, double seconds_max) {
+    check(size, seconds_max);
+    limit(fd, SO_SNDTIMEO, kEchoPatience);
+    limit(fd, SO_RCVTIMEO, seconds_max);
+    std::vector<char> data(size);
+    std::uint64_t answered = 0;
+    while (receive_all(fd, data)) {
+        send_all(fd, data);
+        ++answered;
+    }
+    return answered;
+}
+
+}  // namespace antiphon::bench

@@ -1,0 +1,94 @@
+// TLS around a channel: who needs it, its hand-shake, and certificates that change. On the selector
+// thread.
+//
+// With certificates every TCP connection is encrypted. With a secret those off loopback are; on
+// loopback and unix sockets the hand-shake's own proof is enough. An acceptor looks at the first bytes:
+// a frame never begins like a TLS record.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "node/node.hpp"
+
+namespace antiphon {
+
+// The socket of a dialled channel is connected.
+void Node::begin(Channel& channel) {
+    const Endpoint there = endpoint_of(channel.fd);
+    const bool outside = there.tcp() && !there.loopback();
+    if (tls_ && there.tcp() && (!tls_->by_secret() || outside)) return start_tls(channel);
+    if (outside && !options_.secret.empty()) {
+        return tls_failed(channel, "a secret off loopback needs TLS, and this machine has no OpenSSL 3");
+    }
+    say_hello(channel);
+}
+
+void Node::look_at_first_bytes(Channel& channel) {
+    unsigned char first[3];
+    const ssize_t got = recv(channel.fd, first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
+    if (got == 0) return channel_failed(channel, "the peer closed the connection");
+    if (got < 0) {
+        if (errno == EAGAIN || errno == EINTR) return;
+        return channel_failed(channel, channel.error(errno));
+    }
+    // A record of type 22, version 3; a frame that began so would have a third byte of zero, being
+    // shorter than 65536.
+    const bool tls = first[0] == 0x16 && (got < 2 || first[1] == 0x03) && (got < 3 || first[2] != 0);
+    if (tls && got < 3) return;  // and the timer runs
+    if (tls) return start_tls(channel);
+    channel.needs_tls = !tls_->by_secret() || !endpoint_of(channel.fd).loopback();
+    channel.state = Channel::State::await_hello;
+    channel.ready(EPOLLIN);
+}
+
+void Node::start_tls(Channel& channel) {
+    channel.tls = std::make_unique<tls::Session>(tls_, channel.fd, channel.dialled);
+    channel.state = Channel::State::tls;
+    shake_tls(channel);
+}
+
+void Node::shake_tls(Channel& channel) {
+    switch (channel.tls->shake_hands()) {
+        case tls::Session::Step::wants_read: return want_writable(channel, false);
+        case tls::Session::Step::wants_write: return want_writable(channel, true);
+        case tls::Session::Step::failed:
+            return tls_failed(channel, (tls_->by_secret() ? "the other node has another secret, or none (TLS: " : "(TLS: ") +
+                                           channel.tls->error() + ")");
+        case tls::Session::Step::lost: return channel_failed(channel, channel.tls->error());
+        case tls::Session::Step::done: break;
+    }
+    want_writable(channel, false);
+    if (channel.dialled) return say_hello(channel);
+    channel.state = Channel::State::await_hello;
+    if (channel.tls->pending()) channel.ready(EPOLLIN);
+}
+
+// One side does not trust the other. Trying again would not help.
+void Node::tls_failed(Channel& channel, const std::string& reason) {
+    Peer* peer = channel.peer;
+    if (!channel.dialled || peer == nullptr) {
+        refused_.fetch_add(1, std::memory_order_relaxed);
+        const Endpoint there = endpoint_of(channel.fd);
+        warn(0, "refused a connection" + (there.length != 0 ? " from " + there.text() : std::string()) + ": " + reason);
+        return close_channel(&channel);
+    }
+    const bool mine = peer->dialling == &channel;
+    const std::string address = channel.dial_address;
+    (mine ? peer->dialling : peer->offering) = nullptr;
+    close_channel(&channel);
+    if (mine) dial_failed(*peer, {Failure::Code::authentication, reason, address, ""}, true);
+}
+
+// New connections use the new ones; those that stand keep what they have.
+void Node::reload_certificates() {
+    auto times = tls::changed_at(options_.tls);
+    if (times == tls_times_) return;
+    try {
+        tls_ = tls::Context::with_certificates(options_.tls);
+        tls_times_ = std::move(times);
+    } catch (const std::exception& error) {
+        // Half written, perhaps: looked at again with the next tick.
+        warn(0, std::string("the new certificates cannot be used, the old ones stay: ") + error.what());
+    }
+}
+
+}  // namespace antiphon

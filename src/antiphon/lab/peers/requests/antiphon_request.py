@@ -1,0 +1,52 @@
+"""Antiphon itself: ``node.request`` in threads, ``await node.request_async`` in tasks.
+
+``spin`` is the same with ``NodeConfig(spin_us=50)`` on every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import antiphon
+from antiphon.lab.peers.base import EndpointConfig
+from antiphon.lab.peers.requests.base import Caller, RequestEndpoint, TaskCaller
+
+__all__ = ["ENDPOINT", "NodeEndpoint"]
+
+KIND = 200
+SPIN_US = 50
+
+
+class NodeEndpoint(RequestEndpoint):
+    """One node, which all callers share."""
+
+    def __init__(self, config: EndpointConfig) -> None:
+        super().__init__(config)
+        spin = SPIN_US if config.variant == "spin" else 0
+        settings = antiphon.NodeConfig(spin_us=spin)
+        self._node = antiphon.Node(config.index + 1, config=settings)
+        if config.receives:
+            self._node.on(KIND, lambda source, data: data)
+        self._node.start()
+
+    def listen(self) -> str:
+        return self._node.address
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        for target in self.config.targets:
+            self._node.add_peer(target + 1, addresses[target])
+
+    def caller(self) -> Caller:
+        request = self._node.request
+        return Caller([partial(request, t + 1, kind=KIND) for t in self.config.targets])
+
+    async def task_caller(self) -> TaskCaller:
+        request = self._node.request_async
+        return TaskCaller([partial(request, t + 1, kind=KIND) for t in self.config.targets])
+
+    def close(self) -> None:
+        self._node.close()
+
+
+ENDPOINT = NodeEndpoint
