@@ -23,11 +23,18 @@ std::string describe(PyObject* exception) {
     return told;
 }
 
-void respond(Node& node, const Run& run, std::uint16_t kind, std::uint64_t id, Reference result, std::string told,
-             PyObject* kind_of, PyObject* encode, bool urgent) {
-    ResponseHead head{id, ResponseHead::Status::answer, 0, ResponseHead::kBytes};
-    Reference encoded;
-    Message body{nullptr, 0};
+Answer::Answer(Node& node, const Run& run, std::uint16_t kind, std::uint64_t id, Reference result, std::string told,
+               PyObject* kind_of, PyObject* encode)
+    : node_(node),
+      peer_(node.find_peer(run.source)),
+      session_(run.session),
+      kind_(kind),
+      head_{id, ResponseHead::Status::answer, 0, ResponseHead::kBytes},
+      told_(std::move(told)) {
+    ResponseHead& head = head_;
+    Reference& encoded = encoded_;
+    Message& body = body_;
+    std::string& text = told_;
     if (result && result.get() == Py_None) {
         head.kind = ResponseHead::kNone;
     } else if (result && PyBytes_Check(result.get())) {
@@ -40,13 +47,13 @@ void respond(Node& node, const Run& run, std::uint16_t kind, std::uint64_t id, R
             head.kind = static_cast<std::uint16_t>(PyLong_AsLong(number.get()));
         } else if (!number) {
             PyErr_Clear();
-            told = std::string("TypeError") + '\0' + "the handler returned a " + Py_TYPE(result.get())->tp_name +
+            text = std::string("TypeError") + '\0' + "the handler returned a " + Py_TYPE(result.get())->tp_name +
                    "; an answer is a Message, bytes or None";
         } else {
             PyObject *type, *value, *trace;
             PyErr_Fetch(&type, &value, &trace);
             PyErr_NormalizeException(&type, &value, &trace);
-            if (value) told = describe(value);
+            if (value) text = describe(value);
             Py_XDECREF(type);
             Py_XDECREF(value);
             Py_XDECREF(trace);
@@ -56,21 +63,27 @@ void respond(Node& node, const Run& run, std::uint16_t kind, std::uint64_t id, R
         body = {PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get()))};
     } else if (head.kind != ResponseHead::kNone) {
         head.status = ResponseHead::Status::error;
-        body = {told.data(), told.size()};
+        body = {text.data(), text.size()};
     }
-    Peer* peer = node.find_peer(run.source);
-    if (peer == nullptr) return;
-    if (body.size > node.message_limit(*peer)) {
+    if (peer_ != nullptr && body.size > node.message_limit(*peer_)) {
         head.status = ResponseHead::Status::error;
         head.kind = ResponseHead::kBytes;
-        told = std::string("MessageTooLarge") + '\0' + node.too_large(*peer, body.size).text;
-        body = {told.data(), told.size()};
+        text = std::string("MessageTooLarge") + '\0' + node.too_large(*peer_, body.size).text;
+        body = {text.data(), text.size()};
     }
-    const Attempt attempt = node.try_answer(*peer, run.session, kind, head, body, urgent);
-    if (attempt.status == Attempt::Status::sent || attempt.status == Attempt::Status::closed) return;
+}
+
+bool Answer::try_send(bool urgent) {
+    if (peer_ == nullptr) return true;
+    const Attempt attempt = node_.try_answer(*peer_, session_, kind_, head_, body_, urgent);
+    return attempt.status == Attempt::Status::sent || attempt.status == Attempt::Status::closed;
+}
+
+void Answer::send() {
+    if (peer_ == nullptr) return;
     Released released;
-    Node::Sending sending{*peer, now_ns() + node.options().request_timeout, now_ns()};
-    node.send_answer(sending, run.session, kind, head, body);  // an answer that is lost is counted
+    Node::Sending sending{*peer_, now_ns() + node_.options().request_timeout, now_ns()};
+    node_.send_answer(sending, session_, kind_, head_, body_);
 }
 
 }  // namespace antiphon::python

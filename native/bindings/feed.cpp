@@ -17,27 +17,46 @@ HeldRun::~HeldRun() {
 }
 
 Held::~Held() {
-    if (run_ && !run_->feed->node_->forked()) end({}, std::string("Cancelled") + '\0' + "its coroutine never ended");
+    if (!run_ || run_->feed->node_->forked()) return;
+    // What cannot be told at once is not told at all: this may be any thread.
+    if (!unsent_) end({}, std::string("Cancelled") + '\0' + "its coroutine never ended");
+    unsent_.reset();
+    handled();
 }
 
-void Held::finish(Reference result) { end(std::move(result), {}); }
+bool Held::finish(Reference result) { return end(std::move(result), {}); }
 
-void Held::fail(PyObject* exception) {
+bool Held::fail(PyObject* exception) {
     if (run_) ++run_->feed->failed_;
-    end({}, describe(exception));
+    return end({}, describe(exception));
 }
 
-void Held::end(Reference result, std::string told) {
-    if (!run_) return;
+bool Held::end(Reference result, std::string told) {
+    if (!run_ || unsent_) return true;
+    Feed& feed = *run_->feed;
+    ++feed.handled_;
+    if (run_->run.request) {
+        auto answer = std::make_unique<Answer>(*feed.node_, run_->run, feed.registration_->kind, id_, std::move(result),
+                                               std::move(told), feed.kind_of_.get(), feed.encode_.get());
+        if (!answer->try_send(true)) {
+            unsent_ = std::move(answer);
+            return false;
+        }
+    }
+    handled();
+    return true;
+}
+
+void Held::deliver() {
+    if (unsent_) unsent_->send();
+    unsent_.reset();
+    handled();
+}
+
+void Held::handled() {
     const std::shared_ptr<HeldRun> held = std::move(run_);
     run_ = nullptr;
-    Feed& feed = *held->feed;
-    ++feed.handled_;
-    if (held->run.request) {
-        respond(*feed.node_, held->run, feed.registration_->kind, id_, std::move(result), std::move(told),
-                feed.kind_of_.get(), feed.encode_.get(), true);
-    }
-    if (++held->handled < held->run.count) feed.node_->progress(held->run, held->handled);
+    if (held && ++held->handled < held->run.count) held->feed->node_->progress(held->run, held->handled);
 }
 
 Feed::Feed(std::shared_ptr<Node> node, std::shared_ptr<Registration> registration, Reference decode, Reference kind_of,
@@ -76,10 +95,17 @@ PyObject* Feed::take(Py_ssize_t most) {
     if (node_->forked()) return raise_forked();
     Reference list = Reference::steal(PyList_New(0));
     if (!list) return nullptr;
+    if (closed()) drop_rest();
     while (PyList_GET_SIZE(list.get()) < most) {
         if (!current_) {
             Run run;
-            if (closed() || !registration_->queue->pop(run, slice_)) break;
+            std::vector<std::shared_ptr<Barrier>> before;
+            if (closed() || !registration_->queue->pop(run, slice_, &before)) {
+                for (HeldRun* held : out_) held->barriers.insert(held->barriers.end(), before.begin(), before.end());
+                break;
+            }
+            // Flushes that came before this run wait for what is out, and not for it.
+            for (HeldRun* held : out_) held->barriers.insert(held->barriers.end(), before.begin(), before.end());
             run.begun = true;
             current_ = std::make_shared<HeldRun>(shared_from_this(), std::move(run));
             out_.push_back(current_.get());
@@ -121,10 +147,26 @@ PyObject* Feed::take(Py_ssize_t most) {
     return list.release();
 }
 
+// What was taken from the queue and not handed out when it was closed.
+void Feed::drop_rest() {
+    while (current_) {
+        const char* data;
+        std::size_t size;
+        cursor_.next(data, size);
+        std::uint64_t id = 0;
+        if (current_->run.request) std::memcpy(&id, data, kRequestPrefix);
+        Held dropped(current_, id);
+        if (cursor_.left() == 0) current_.reset();
+    }
+}
+
 void Feed::close() {
     if (node_->forked()) return;
-    Released released;
-    node_->remove_registration(registration_);
+    {
+        Released released;
+        node_->remove_registration(registration_);
+    }
+    drop_rest();
 }
 
 }  // namespace antiphon::python

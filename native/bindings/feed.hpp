@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "bindings/answer.hpp"
 #include "bindings/python.hpp"
 #include "requests/completions.hpp"
 
@@ -30,13 +31,17 @@ class Held {
     Held(std::shared_ptr<HeldRun> run, std::uint64_t id) : run_(std::move(run)), id_(id) {}
     ~Held();
     bool wants_answer() const { return run_ && run_->run.request; }
-    void finish(Reference result);
-    void fail(PyObject* exception);
+    // False when the answer would have to wait: deliver() then, on a thread that may.
+    bool finish(Reference result);
+    bool fail(PyObject* exception);
+    void deliver();
 
    private:
-    void end(Reference result, std::string told);
+    bool end(Reference result, std::string told);
+    void handled();
     std::shared_ptr<HeldRun> run_;
     const std::uint64_t id_;
+    std::unique_ptr<Answer> unsent_;
 };
 
 // A Python object that owns it.
@@ -54,6 +59,8 @@ class Feed : public std::enable_shared_from_this<Feed> {
     PyObject* take(Py_ssize_t most);
     void close();
     bool closed() const { return registration_->queue->closed(); }
+    // Something waits here, or its coroutine has not ended.
+    bool busy() const { return current_ || !out_.empty() || (!closed() && !registration_->queue->empty()); }
     const Registration& registration() const { return *registration_; }
     std::uint64_t handled() const { return handled_; }
     std::uint64_t failed() const { return failed_; }
@@ -62,6 +69,7 @@ class Feed : public std::enable_shared_from_this<Feed> {
     friend struct HeldRun;
     friend class Held;
     void pass_barriers();
+    void drop_rest();
 
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;

@@ -353,15 +353,17 @@ NB_MODULE(_core, m) {
 
     nb::class_<Held>(m, "HeldCore")
         .def_prop_ro("wants_answer", &Held::wants_answer)
-        .def("finish", [](Held& self, nb::handle result) { self.finish(Reference::share(result.ptr())); },
+        .def("finish", [](Held& self, nb::handle result) { return self.finish(Reference::share(result.ptr())); },
              "result"_a.none())
-        .def("fail", [](Held& self, nb::handle exception) { self.fail(exception.ptr()); }, "exception"_a);
+        .def("fail", [](Held& self, nb::handle exception) { return self.fail(exception.ptr()); }, "exception"_a)
+        .def("deliver", &Held::deliver);
 
     nb::class_<Feed>(m, "FeedCore")
         .def("tell", &Feed::tell, "completions"_a, "number"_a)
         .def("take", [](Feed& self, Py_ssize_t most) { return checked(self.take(most)); }, "most"_a)
         .def("close", &Feed::close)
         .def_prop_ro("closed", &Feed::closed)
+        .def_prop_ro("busy", &Feed::busy)
         .def("statistics", [](const Feed& self) {
             nb::dict d = registration_dict(self.registration(), nullptr);
             d["handled"] = d["calls"] = self.handled();
@@ -373,6 +375,11 @@ NB_MODULE(_core, m) {
     nb::class_<Request>(m, "RequestCore")
         .def_prop_ro("id", &Request::id)
         .def_prop_ro("done", &Request::done)
+        .def("send", [](Request& self, nb::handle data, bool wait, double timeout) {
+            const int sent = self.send(data.ptr(), wait, now_ns() + seconds_to_ns(timeout));
+            if (sent < 0) throw nb::python_error();
+            return sent == 1;
+        }, "data"_a, "wait"_a, "timeout"_a)
         .def("wait", [](Request& self, nb::handle timeout) {
             const double seconds = timeout_of(timeout);
             const int done = self.wait(seconds < 0 ? kNever : now_ns() + seconds_to_ns(seconds));
@@ -426,13 +433,13 @@ NB_MODULE(_core, m) {
             },
             "target"_a, "data"_a, "kind"_a, "timeout"_a.none())
         .def(
-            "_ask",
-            [](NodeCore& self, long target, nb::handle data, int kind, bool wait, double timeout) {
-                auto request = self.ask(target, data.ptr(), kind, wait, now_ns() + seconds_to_ns(timeout));
-                if (PyErr_Occurred()) throw nb::python_error();
+            "_prepare",
+            [](NodeCore& self, long target, int kind) {
+                auto request = self.prepare(target, kind);
+                if (!request) throw nb::python_error();
                 return request;
             },
-            "target"_a, "data"_a, "kind"_a, "wait"_a, "timeout"_a)
+            "target"_a, "kind"_a)
         .def(
             "_flush",
             [](NodeCore& self, int peer, nb::handle timeout) {

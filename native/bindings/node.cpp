@@ -289,7 +289,12 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
         }
         return Py_NewRef(Py_False);
     }
-    if (!may_wait("send()", "send_async()")) return nullptr;
+    if (!may_wait("send()", "send_async()")) {
+        // Asked for all the same, so that the next try may find it.
+        if (attempt.status == Status::not_connected) node_->want_connection(peer);
+        if (attempt.status == Status::no_credit) node_->want_credit(peer, attempt);
+        return nullptr;
+    }
     Node::Sending sending{peer, send_deadline(), now_ns()};
     Outcome outcome;
     {
@@ -541,24 +546,20 @@ PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, Py
     Py_RETURN_NONE;
 }
 
-std::shared_ptr<Request> NodeCore::ask(long target, PyObject* data, int kind, bool wait, Nanos deadline) {
+std::shared_ptr<Request> NodeCore::prepare(long target, int kind) {
     if (node_->forked()) {
         raise_forked();
         return nullptr;
     }
     Peer* peer = find(target);
     if (peer == nullptr) return nullptr;
-    View view;
-    if (!view.take(data, PyBUF_SIMPLE)) return nullptr;
-    auto request = std::make_shared<Request>(node_, node_->add_request(*peer, static_cast<std::uint16_t>(kind)));
-    const Message message{static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)};
-    return request->send(message, wait, deadline) == 1 ? request : nullptr;
+    return std::make_shared<Request>(node_, node_->add_request(*peer, static_cast<std::uint16_t>(kind)));
 }
 
 PyObject* NodeCore::request(long target, PyObject* data, int kind, double timeout) {
     const Nanos deadline = timeout < 0 ? now_ns() + node_->options().request_timeout : now_ns() + seconds_to_ns(timeout);
-    const auto request = ask(target, data, kind, true, deadline);
-    if (!request) return nullptr;
+    const auto request = prepare(target, kind);
+    if (!request || request->send(data, true, deadline) != 1) return nullptr;
     switch (request->wait(deadline)) {
         case 1: return request->result();
         case 0: return request->time_out();

@@ -56,9 +56,8 @@ class NodeCore {
     PyObject* send(PyObject* const* arguments, Py_ssize_t count, PyObject* names, bool blocking);
     PyObject* send_many(PyObject* const* arguments, Py_ssize_t count, PyObject* names);
     PyObject* send_packed(PyObject* const* arguments, Py_ssize_t count, PyObject* names);
-    // A request that is on its way; null, without an exception, when it would have to wait and `wait`
-    // is false. The deadline is for sending it.
-    std::shared_ptr<Request> ask(long target, PyObject* data, int kind, bool wait, Nanos deadline);
+    // A request that is not sent yet, or null with an exception.
+    std::shared_ptr<Request> prepare(long target, int kind);
     // (kind, bytes) of the answer, or null with an exception.
     PyObject* request(long target, PyObject* data, int kind, double timeout);
     bool flush(int peer, double timeout);  // false with an exception set; peer 0: all

@@ -19,13 +19,30 @@ Request::~Request() {
     if (!pending_->done()) node_->give_up(*pending_, State::cancelled);
 }
 
-int Request::send(Message message, bool wait, Nanos deadline) {
+int Request::send(PyObject* data, bool wait, Nanos deadline) {
+    if (node_->forked()) {
+        raise_forked();
+        return -1;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) != 0) return -1;
+    struct Release {
+        ~Release() { PyBuffer_Release(&view); }
+        Py_buffer& view;
+    } release{view};
+    const Message message{static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len)};
     Peer& peer = pending_->peer;
     const std::uint16_t kind = pending_->kind;
     auto failed = [&](const Outcome& outcome) {
         node_->give_up(*pending_, State::cancelled);
-        if (outcome.code == Outcome::Code::timeout) {
-            time_out();
+        // Its time ended before that of the connection did.
+        const Nanos now = now_ns();
+        const bool early = outcome.code == Outcome::Code::unreachable && now >= deadline &&
+                           now - began_ < node_->options().connect_timeout;
+        if (outcome.code == Outcome::Code::interrupted && !PyErr_Occurred()) {
+            result();  // it was cancelled
+        } else if (outcome.code == Outcome::Code::timeout || early) {
+            raise_timeout();
         } else {
             raise_outcome(outcome, peer.id, kind, now_ns() - began_, 0);
         }
@@ -33,7 +50,10 @@ int Request::send(Message message, bool wait, Nanos deadline) {
     };
     if (message.size > node_->message_limit(peer)) return failed(node_->too_large(peer, message.size));
     Attempt attempt = node_->try_request(*pending_, message);
-    if (attempt.status == Status::sent) return 1;
+    if (attempt.status == Status::sent) {
+        node_->count_request();
+        return 1;
+    }
     if (node_->fresh()) {
         node_->give_up(*pending_, State::cancelled);
         raise_not_started();
@@ -46,23 +66,34 @@ int Request::send(Message message, bool wait, Nanos deadline) {
     {
         Released released;
         const Message prefix{reinterpret_cast<const char*>(&pending_->id), kRequestPrefix};
+        const Interrupted* signalled = released.interrupted();
+        const Interrupted interrupted = [&] { return (signalled && (*signalled)()) || pending_->done(); };
         for (;;) {
             if (attempt.status == Status::large) {
                 sending.went = false;
-                outcome = node_->send_large(sending, kind, message, released.interrupted(), kRequest, prefix);
+                outcome = node_->send_large(sending, kind, message, &interrupted, kRequest, prefix);
                 if (!outcome.ok() || sending.went) break;
             } else {
-                outcome = node_->wait(sending, attempt, released.interrupted());
+                outcome = node_->wait(sending, attempt, &interrupted);
                 if (!outcome.ok()) break;
+            }
+            if (pending_->done()) {  // it was cancelled meanwhile
+                outcome.code = Outcome::Code::interrupted;
+                break;
             }
             attempt = node_->try_request(*pending_, message);
             if (attempt.status == Status::sent) break;
         }
     }
+    if (outcome.ok()) node_->count_request();
     return outcome.ok() ? 1 : failed(outcome);
 }
 
 int Request::wait(Nanos until) {
+    if (node_->forked()) {
+        raise_forked();
+        return -1;
+    }
     if (pending_->done()) return 1;
     Outcome outcome;
     {
@@ -73,9 +104,25 @@ int Request::wait(Nanos until) {
     return pending_->done() ? 1 : 0;
 }
 
+bool Request::give_up() {
+    if (node_->give_up(*pending_, State::cancelled)) return true;
+    // Whoever took it out of the table is about to say how it ended.
+    if (!pending_->done()) {
+        Released released;
+        pending_->wait(now_ns() + kSecond);
+    }
+    return false;
+}
+
+bool Request::cancel() { return !node_->forked() && give_up(); }
+
 PyObject* Request::time_out() {
+    if (node_->forked()) return raise_forked();
+    return give_up() ? raise_timeout() : result();
+}
+
+PyObject* Request::raise_timeout() {
     const double waited = static_cast<double>(now_ns() - began_) / kSecond;
-    node_->give_up(*pending_, State::cancelled);
     char text[32];
     std::snprintf(text, sizeof text, "%.3g s", waited);
     return raise("RequestTimeout",

@@ -15,19 +15,23 @@ class Request {
     ~Request();
 
     // True when it went out; false, without `wait`, when it would have to wait. -1 with an exception.
-    int send(Message message, bool wait, Nanos deadline);
+    int send(PyObject* data, bool wait, Nanos deadline);
     // True when it is done. -1 with an exception, of a signal handler.
     int wait(Nanos until);
     // (kind, bytes) or null with an exception; only when it is done.
     PyObject* result();
-    PyObject* time_out();  // gives up and raises RequestTimeout
-    bool cancel() { return node_->give_up(*pending_, Pending::State::cancelled); }
+    // Gives up and raises RequestTimeout, unless the answer came at the last moment: then that.
+    PyObject* time_out();
+    bool cancel();
     bool done() const { return pending_->done(); }
     void tell(std::shared_ptr<Completions> completions) { pending_->tell(std::move(completions)); }
     std::uint64_t id() const { return pending_->id; }
     bool forked() const { return node_->forked(); }
 
    private:
+    PyObject* raise_timeout();
+    bool give_up();  // false: it is done
+
     std::shared_ptr<Node> node_;
     std::shared_ptr<Pending> pending_;
     Nanos began_;

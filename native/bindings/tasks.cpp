@@ -80,8 +80,17 @@ Reference call(const Calls& handler, PyObject* source, std::uint16_t id, Referen
 }  // namespace
 
 HandlerTask::~HandlerTask() {
-    if (begun_) node_->finish(run_);
+    if (begun_) {
+        leave_rest();
+        node_->finish(run_);
+    }
     registration_->queue->end(slice_);
+}
+
+// What was not handed out: whoever asked is told when the run is finished.
+void HandlerTask::leave_rest() {
+    run_.first = run_.last - cursor_.left();
+    run_.begun = run_.first == run_.last;
 }
 
 bool HandlerTask::run_slice(Nanos until) {
@@ -149,6 +158,7 @@ void HandlerTask::handle(Nanos until) {
     if (left != 0 && !queue.closed()) {
         node_->progress(run_, run_.size() - left);
     } else {
+        if (left != 0) leave_rest();
         node_->finish(run_);
         begun_ = false;
         registration_->queue->done(slice_);
@@ -158,16 +168,17 @@ void HandlerTask::handle(Nanos until) {
 // Hands a request to the handler and sends back what it returns.
 void HandlerTask::answer_request(const Calls& handler, PyObject* source, const char* data, std::size_t size,
                                  std::uint64_t& failed) {
-    ResponseHead head{0, ResponseHead::Status::answer, 0, ResponseHead::kBytes};
-    std::memcpy(&head.id, data, kRequestPrefix);
+    std::uint64_t id;
+    std::memcpy(&id, data, kRequestPrefix);
     std::string told;
     Reference result = call(handler, source, run_.source,
                             Reference::steal(PyBytes_FromStringAndSize(
                                 data + kRequestPrefix, static_cast<Py_ssize_t>(size - kRequestPrefix))),
                             failed, &told);
     const bool urgent = cursor_.left() == 0 && registration_->queue->empty();
-    respond(*node_, run_, handler.kind, head.id, std::move(result), told, handler.kind_of.get(), handler.encode.get(),
-            urgent);
+    Answer answer(*node_, run_, handler.kind, id, std::move(result), std::move(told), handler.kind_of.get(),
+                  handler.encode.get());
+    if (!answer.try_send(urgent)) answer.send();
 }
 
 void EventTask::push(Event event) {

@@ -35,6 +35,7 @@ class HandlerTask : public Task {
 
    private:
     void handle(Nanos until);
+    void leave_rest();
     void answer_request(const Calls& handler, PyObject* source, const char* data, std::size_t size,
                         std::uint64_t& failed);
 

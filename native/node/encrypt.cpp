@@ -32,9 +32,20 @@ void Node::look_at_first_bytes(Channel& channel) {
     }
     // A record of type 22, version 3; a frame that began so would have a third byte of zero, being
     // shorter than 65536.
-    const bool tls = first[0] == 0x16 && (got < 2 || first[1] == 0x03) && (got < 3 || first[2] != 0);
-    if (tls && got < 3) return;  // and the timer runs
-    if (tls) return start_tls(channel);
+    if (got < static_cast<ssize_t>(sizeof first)) {
+        // Fewer are reported only at the end of the stream, or before this was set.
+        const int least = sizeof first;
+        int set = 0;
+        socklen_t length = sizeof set;
+        getsockopt(channel.fd, SOL_SOCKET, SO_RCVLOWAT, &set, &length);
+        if (set == least) return channel_failed(channel, "the peer closed the connection");
+        setsockopt(channel.fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
+        channel.wire_in = static_cast<std::uint64_t>(got);
+        return;
+    }
+    const int one = 1;
+    setsockopt(channel.fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+    if (first[0] == 0x16 && first[1] == 0x03 && first[2] != 0) return start_tls(channel);
     channel.needs_tls = !tls_->by_secret() || !endpoint_of(channel.fd).loopback();
     channel.state = Channel::State::await_hello;
     channel.ready(EPOLLIN);
@@ -43,6 +54,7 @@ void Node::look_at_first_bytes(Channel& channel) {
 void Node::start_tls(Channel& channel) {
     channel.tls = std::make_unique<tls::Session>(tls_, channel.fd, channel.dialled);
     channel.state = Channel::State::tls;
+    channel.wire_in += 1;  // an accepted one has said something: it counts if it fails
     shake_tls(channel);
 }
 
@@ -81,12 +93,13 @@ void Node::tls_failed(Channel& channel, const std::string& reason) {
 // New connections use the new ones; those that stand keep what they have.
 void Node::reload_certificates() {
     auto times = tls::changed_at(options_.tls);
-    if (times == tls_times_) return;
+    if (times == tls_times_ || times == tls_tried_) return;
+    tls_tried_ = times;
     try {
         tls_ = tls::Context::with_certificates(options_.tls);
         tls_times_ = std::move(times);
     } catch (const std::exception& error) {
-        // Half written, perhaps: looked at again with the next tick.
+        // Half written, perhaps: looked at again when they change once more.
         warn(0, std::string("the new certificates cannot be used, the old ones stay: ") + error.what());
     }
 }

@@ -427,7 +427,7 @@ void Node::write_out(Peer& peer) {
     } else if ((channel->watching & EPOLLOUT) == 0) {
         peer.out_blocked = false;
         alive = write_some(peer, *channel);
-        if (!alive) error = error_text(errno);
+        if (!alive) error = channel->error(errno);
     }
     peer.write_token.store(false, std::memory_order_seq_cst);
     if (!alive) return channel_failed(*channel, error);

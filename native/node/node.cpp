@@ -134,11 +134,6 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
     wake_everyone();
     if (drain > 0) {
         // No more data is taken in; what is here is handled, and handlers may still send.
-        selector_.post([this] {
-            for (Channel* channel : channels_) {
-                if (channel->parser) pause_reading(*channel);
-            }
-        });
         patiently(until, [this](Nanos point) { return scheduler_.wait_idle(point); });
     }
     phase_.store(Phase::closing, std::memory_order_seq_cst);
@@ -377,7 +372,7 @@ NodeCounters Node::counters() {
     c.threads = scheduler_.thread_count();
     c.granted = granted_now_.load(std::memory_order_relaxed);
     c.large_in_use = large_now_.load(std::memory_order_relaxed);
-    c.requests = requests_.made();
+    c.requests = requests_made_.load(std::memory_order_relaxed);
     c.requests_open = requests_.open();
     c.late_responses = requests_.late();
     c.answers = answers_.load(std::memory_order_relaxed);

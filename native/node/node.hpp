@@ -219,6 +219,7 @@ class Node {
     Attempt try_request(const Pending& pending, Message message);
     // May block: until it is done, the deadline (timeout), or an interrupt. The caller gives up then.
     Outcome await(Pending& pending, Nanos deadline, const Interrupted* interrupted);
+    void count_request() { requests_made_.fetch_add(1, std::memory_order_relaxed); }
     // True unless it was done already. The response, if one comes, is counted as late.
     bool give_up(Pending& pending, Pending::State state) { return requests_.give_up(pending, state); }
     // May block: sends the answer to a request that came in that session, if it still lasts. `urgent`:
@@ -355,7 +356,7 @@ class Node {
     InterestQueue<Peer> interests_;
     Requests requests_;
     Patience spin_;  // of callers that wait for a response
-    std::atomic<std::uint64_t> answers_{0}, lost_answers_{0};
+    std::atomic<std::uint64_t> answers_{0}, lost_answers_{0}, requests_made_{0};
     std::function<void(Event)> on_event_;
 
     // Indexed by node id and kind. The pages of these tables that are never touched cost nothing.
@@ -376,7 +377,7 @@ class Node {
     int listener_ = -1;
     Address listen_address_;
     std::shared_ptr<tls::Context> tls_;  // for new connections; null: none is encrypted
-    std::vector<std::int64_t> tls_times_;  // when its files had last changed
+    std::vector<std::int64_t> tls_times_, tls_tried_;  // when its files had changed, and those of the last try
     std::unordered_set<Channel*> channels_;
     std::vector<Registration*> flows_;  // by flow id, for the parser
     std::vector<Channel*> starved_;

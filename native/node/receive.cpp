@@ -124,6 +124,9 @@ InFlow& Node::in_flow(Peer& peer, std::uint32_t flow) {
 }
 
 void Node::park(Peer& peer, const RunView& view) {
+    // A node that closes reads on, for the answers that its handlers wait for; but takes nothing in. Its
+    // senders count that as not confirmed.
+    if (phase_.load(std::memory_order_acquire) != Phase::running) return;
     Registration* registration = registration_for(view.first.kind, view.first.flow);
     // A flow that does not exist any more had its credit withdrawn with it.
     const std::uint32_t id = view.first.flow < flows_.size() ? view.first.flow : 0;
@@ -489,6 +492,8 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
         case Control::flush: {
             const auto id = reader.get<std::uint64_t>();
             if (!reader.ok()) return false;
+            // What came before it may not have been taken in.
+            if (phase_.load(std::memory_order_acquire) != Phase::running) return true;
             if (peer.flushes.fetch_add(1, std::memory_order_relaxed) >= kMostFlushes) {
                 peer.flushes.fetch_sub(1, std::memory_order_relaxed);
                 return false;
@@ -535,6 +540,9 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
             const auto size = reader.get<std::uint64_t>();
             const auto kind = reader.get<std::uint16_t>();
             if (!reader.ok()) return false;
+            if (phase_.load(std::memory_order_acquire) != Phase::running && kind >= kFirstUserKind && header.flow != 0) {
+                return true;
+            }
             reserve(peer, id, size, kind, header.flow);
             return true;
         }

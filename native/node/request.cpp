@@ -57,21 +57,22 @@ Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interru
         const Nanos until = interrupted ? std::min(deadline, look) : deadline;
         if (lead && *lead) {
             lead->wait(until);
+            if (!*lead) pending.leads.store(false, std::memory_order_seq_cst);  // it was lost
         } else {
             pending.wait(until);
         }
         if (interrupted && now_ns() >= look && !pending.done()) {
-            pending.leads.store(false, std::memory_order_seq_cst);
+            if (lead && *lead) pending.leads.store(false, std::memory_order_seq_cst);
             lead.reset();  // signal handlers may send and ask, and what is led is read by nobody else
             if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
             if (forked()) return {Outcome::Code::closed, {}, {}, {}};
             if (!outcome.ok()) break;
             look = now_ns() + kInterruptEvery;
             lead.emplace(*this, pending.peer, &Peer::in);
-            pending.leads.store(static_cast<bool>(*lead), std::memory_order_seq_cst);
+            if (*lead) pending.leads.store(true, std::memory_order_seq_cst);
         }
     }
-    pending.leads.store(false, std::memory_order_seq_cst);
+    if (lead && *lead) pending.leads.store(false, std::memory_order_seq_cst);
     return outcome;
 }
 

@@ -119,6 +119,9 @@ bool Node::write_inline(Peer& peer) {
                 peer.bytes_written.fetch_add(static_cast<std::uint64_t>(sent), std::memory_order_relaxed);
                 emptied = ring.empty();
                 if (ring.free_bytes() >= ring.capacity() / 2) peer.wake();
+            } else if (channel->tls && errno == EAGAIN) {
+                // TLS has made a record of these bytes already: they come next, before any control.
+                peer.block_left = boundary - ring.head();
             }
         }
     }
@@ -425,6 +428,7 @@ Outcome Node::ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* 
 
 Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted* interrupted,
                           std::uint16_t& at) {
+    if (!sends_allowed()) return {Outcome::Code::closed, {}, {}, {}};
     std::vector<std::pair<Sending, std::uint64_t>> asked;
     {
         std::lock_guard lock(mutex_);

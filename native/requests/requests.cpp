@@ -52,7 +52,6 @@ std::shared_ptr<Pending> Requests::add(Peer& peer, std::uint16_t kind) {
     auto pending = std::make_shared<Pending>(next_++, peer, kind);
     pending_.emplace(pending->id, pending);
     open_.store(pending_.size(), std::memory_order_relaxed);
-    made_.fetch_add(1, std::memory_order_relaxed);
     return pending;
 }
 

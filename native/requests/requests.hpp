@@ -99,7 +99,6 @@ class Requests {
     void end_all(Peer* peer, Pending::State state, const std::string& text);
 
     std::uint64_t open() const { return open_.load(std::memory_order_relaxed); }
-    std::uint64_t made() const { return made_.load(std::memory_order_relaxed); }
     std::uint64_t late() const { return late_.load(std::memory_order_relaxed); }
 
    private:
@@ -108,7 +107,7 @@ class Requests {
     std::mutex mutex_;
     std::unordered_map<std::uint64_t, std::shared_ptr<Pending>> pending_;
     std::uint64_t next_;
-    std::atomic<std::uint64_t> open_{0}, made_{0}, late_{0};
+    std::atomic<std::uint64_t> open_{0}, late_{0};
 };
 
 }  // namespace antiphon

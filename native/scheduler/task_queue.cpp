@@ -17,13 +17,31 @@ void TaskQueue::account(const Run& run, bool in) {
     runs_count_.store(runs_.size(), std::memory_order_seq_cst);
 }
 
+namespace {
+
+// Messages that are cut off a run: whoever asked is to be told.
+void lose(const Run& run, std::uint32_t first, std::uint32_t last, std::vector<Run>& dropped) {
+    if (!run.request || first == last || run.buffer == nullptr) return;
+    Run lost = run;
+    lost.buffer->retain();
+    lost.first = first;
+    lost.last = last;
+    // Counted, charged and paid for with the rest.
+    lost.count = lost.charge = lost.returned = lost.done = 0;
+    lost.large_bytes = 0;
+    dropped.push_back(std::move(lost));
+}
+
+}  // namespace
+
 // Loses the newest messages of the run that do not fit; true when one is left.
-bool TaskQueue::cut_newest(Run& run) {
+bool TaskQueue::cut_newest(Run& run, std::vector<Run>& dropped) {
     const std::uint64_t room = capacity_ - std::min(capacity_, pending());
     const bool bytes_fit = pending() == 0 || pending_bytes() + run.bytes <= window_;
     const auto kept = bytes_fit ? static_cast<std::uint32_t>(std::min<std::uint64_t>(run.size(), room)) : 0;
     dropped_.fetch_add(run.size() - kept, std::memory_order_relaxed);
-    run.last = run.first + kept;
+    if (kept != 0) lose(run, run.first + kept, run.last, dropped);
+    if (kept != 0) run.last = run.first + kept;  // else the whole run goes, and says so
     return kept != 0;
 }
 
@@ -31,6 +49,7 @@ bool TaskQueue::cut_newest(Run& run) {
 void TaskQueue::cut_oldest(Run& run, std::vector<Run>& dropped) {
     if (run.size() > capacity_) {
         dropped_.fetch_add(run.size() - capacity_, std::memory_order_relaxed);
+        lose(run, run.first, run.last - static_cast<std::uint32_t>(capacity_), dropped);
         run.first = run.last - static_cast<std::uint32_t>(capacity_);
     }
     while (pending() != 0 &&
@@ -38,6 +57,7 @@ void TaskQueue::cut_oldest(Run& run, std::vector<Run>& dropped) {
         Run& oldest = runs_.front();
         const std::uint64_t over = pending() + run.size() - std::min(pending() + run.size(), capacity_);
         if (oldest.shape != Run::Shape::mark && over != 0 && over < oldest.size()) {
+            lose(oldest, oldest.first, oldest.first + static_cast<std::uint32_t>(over), dropped);
             oldest.first += static_cast<std::uint32_t>(over);
             pending_.fetch_sub(over, std::memory_order_relaxed);
             dropped_.fetch_add(over, std::memory_order_relaxed);
@@ -62,7 +82,7 @@ void TaskQueue::push(Run run) {
             // Everything before it was taken: it waits for those who are at it, or for nobody.
             reach(run.barrier);
             dropped.push_back(std::move(run));
-        } else if (closed() || (message && when_full_ == WhenFull::drop_newest && !cut_newest(run))) {
+        } else if (closed() || (message && when_full_ == WhenFull::drop_newest && !cut_newest(run, dropped))) {
             dropped.push_back(std::move(run));
         } else {
             if (message && when_full_ == WhenFull::drop_oldest) cut_oldest(run, dropped);
@@ -110,10 +130,11 @@ void TaskQueue::pass_marks(std::vector<std::shared_ptr<Barrier>>& reached) {
     runs_count_.store(runs_.size(), std::memory_order_seq_cst);
 }
 
-bool TaskQueue::pop(Run& run, Slice& slice) {
+bool TaskQueue::pop(Run& run, Slice& slice, std::vector<std::shared_ptr<Barrier>>* before) {
     std::vector<std::shared_ptr<Barrier>> reached;  // dropped after the lock: that answers a flush
     std::lock_guard lock(mutex_);
     pass_marks(reached);
+    if (before) before->swap(slice.behind);
     if (runs_.empty()) return false;
     Run& front = runs_.front();
     const std::uint32_t fair = slices_.size() < 2

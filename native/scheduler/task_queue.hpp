@@ -48,7 +48,8 @@ class TaskQueue {
     void end(Slice& slice);
     // The next run of messages; with several slices, a part of it, so that the others get some too.
     // The slice is busy until done().
-    bool pop(Run& run, Slice& slice);
+    // `before`: takes the marks that were reached before this run, for a slice that has several out.
+    bool pop(Run& run, Slice& slice, std::vector<std::shared_ptr<Barrier>>* before = nullptr);
     // The run is finished. Marks that waited for it are passed.
     void done(Slice& slice);
     // For a slice that has several runs out at once: the marks that were reached, and whether it is
@@ -72,7 +73,7 @@ class TaskQueue {
 
    private:
     void account(const Run& run, bool in);
-    bool cut_newest(Run& run);
+    bool cut_newest(Run& run, std::vector<Run>& dropped);
     void cut_oldest(Run& run, std::vector<Run>& dropped);
     void pass_marks(std::vector<std::shared_ptr<Barrier>>& reached);
     bool reach(const std::shared_ptr<Barrier>& barrier);

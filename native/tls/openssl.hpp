@@ -33,6 +33,7 @@ using Verify = int (*)(int, void*);
     F(SSL_CTX_set_default_read_buffer_len, void, (SSL_CTX*, std::size_t))                  \
     F(SSL_CTX_set_psk_use_session_callback, void, (SSL_CTX*, UseSession))                  \
     F(SSL_CTX_set_psk_find_session_callback, void, (SSL_CTX*, FindSession))                \
+    F(SSL_CTX_set_default_passwd_cb, void, (SSL_CTX*, int (*)(char*, int, int, void*)))    \
     F(SSL_CTX_use_certificate_chain_file, int, (SSL_CTX*, const char*))                    \
     F(SSL_CTX_use_PrivateKey_file, int, (SSL_CTX*, const char*, int))                      \
     F(SSL_CTX_check_private_key, int, (const SSL_CTX*))                                    \

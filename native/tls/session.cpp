@@ -20,6 +20,7 @@ constexpr std::uint64_t kIgnoreUnexpectedEnd = 1u << 7;
 constexpr int kVerifyPeer = 1, kFailWithoutPeer = 2;
 constexpr int kErrorWantRead = 2, kErrorWantWrite = 3, kErrorSyscall = 5, kErrorZero = 6;
 constexpr int kPem = 1;
+constexpr unsigned long kSystemError = 1ul << 31;
 constexpr int kSubjectAltName = 85, kUri = 6;
 constexpr unsigned char kAes128[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr char kIdentity[] = "antiphon";
@@ -38,8 +39,9 @@ const OpenSsl& need_openssl() {
 std::string last_error(const OpenSsl& api) {
     std::string text;
     while (const unsigned long code = api.ERR_get_error()) {
-        const char* reason = api.ERR_reason_error_string(code);
-        if (reason == nullptr) continue;
+        const char* reason = (code & kSystemError) != 0 ? std::strerror(static_cast<int>(code & ~kSystemError))
+                                                        : api.ERR_reason_error_string(code);
+        if (reason == nullptr || text.find(reason) != std::string::npos) continue;
         if (!text.empty()) text += ", ";
         text += reason;
     }
@@ -111,6 +113,8 @@ std::shared_ptr<Context> Context::with_certificates(const Files& files) {
     std::shared_ptr<Context> made(new Context);
     const OpenSsl& api = made->api_;
     api.ERR_clear_error();
+    // A key with a pass phrase is refused: OpenSSL would ask for it on the terminal.
+    api.SSL_CTX_set_default_passwd_cb(made->context_, [](char*, int, int, void*) { return -1; });
     if (api.SSL_CTX_use_certificate_chain_file(made->context_, files.certificate.c_str()) != 1) {
         throw std::runtime_error("certificate " + files.certificate + ": " + last_error(api));
     }
@@ -223,6 +227,7 @@ ssize_t Session::receive(void* to, std::size_t room) {
     errno = 0;
     std::size_t count = 0;
     const int result = api_.SSL_read_ex(ssl_, to, room, &count);
+    dry_ = result != 1;
     return outcome(result, count);
 }
 
@@ -242,7 +247,8 @@ ssize_t Session::transmit(const void* from, std::size_t bytes) {
 
 bool Session::pending() {
     std::lock_guard lock(mutex_);
-    return api_.SSL_has_pending(ssl_) == 1;
+    // OpenSSL also says so of a part of a record, and then there is nothing to be had before the rest.
+    return !dry_ && api_.SSL_has_pending(ssl_) == 1;
 }
 
 std::string Session::error() {

@@ -75,6 +75,7 @@ class Session {
     std::mutex mutex_;
     SSL* ssl_;
     std::string error_;
+    bool dry_ = false;  // the last read found no whole record
     std::vector<std::string> names_;
 };
 

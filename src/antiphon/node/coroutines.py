@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from antiphon._core import FeedCore, HeldCore
+from antiphon.errors import Closed
+from antiphon.node.later import Later
 from antiphon.node.loops import door_of
 
 __all__ = ["CoroutineHandler", "numbers"]
@@ -17,6 +20,9 @@ numbers = itertools.count()
 
 _PER_TURN = 256
 """Messages taken before the loop has another turn."""
+
+_ANSWERS = 1 << 20
+"""Answers to a peer queue apart from what is sent to it."""
 
 AsyncHandler = Callable[[int, Any], Coroutine[Any, Any, Any]]
 
@@ -34,11 +40,13 @@ class CoroutineHandler:
         handler: AsyncHandler,
         ordered: bool,
         on_error: Callable[[int, BaseException], None],
+        later: Later,
     ) -> None:
         self._core = core
         self._handler = handler
         self._ordered = ordered
         self._on_error = on_error
+        self._later = later
         self._number = next(numbers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -56,6 +64,15 @@ class CoroutineHandler:
     def close(self) -> None:
         """No coroutine begins after this; those that run are left to end. Any thread."""
         self._core.close()
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(self._leave, loop)
+
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        door_of(loop).calls.pop(self._number, None)
+        self._ready.set()
+        self._loop = None
 
     def statistics(self) -> dict[str, Any]:
         return self._core.statistics()
@@ -64,17 +81,29 @@ class CoroutineHandler:
     def closed(self) -> bool:
         return self._core.closed
 
+    @property
+    def busy(self) -> bool:
+        """Whether messages wait for it, or coroutines run, on a loop that can run them."""
+        return self._loop is not None and self._loop.is_running() and self._core.busy
+
     async def _one_by_one(self) -> None:
         while not self._core.closed:
             self._ready.clear()  # before looking: what comes afterwards sets it again
             taken = self._core.take(_PER_TURN)
-            for item in taken:
-                await self._handle(*item)
+            left = iter(taken)
+            try:
+                for item in left:
+                    await self._handle(*item)
+            except asyncio.CancelledError as cancelled:  # the loop ends: so do those behind it
+                for source, _, held, _ in left:
+                    self._deliver(source, held, held.fail(cancelled))
+                raise
             if not taken:
                 await self._ready.wait()
 
     def _spread(self) -> None:
-        assert self._loop is not None
+        if self._loop is None:
+            return
         taken = self._core.take(_PER_TURN)
         for item in taken:
             self._keep(self._loop.create_task(self._handle(*item)))
@@ -88,16 +117,28 @@ class CoroutineHandler:
     async def _handle(
         self, source: int, message: Any, held: HeldCore, error: BaseException | None
     ) -> None:
+        if self._core.closed:  # taken before it was
+            error = Closed("the handler was closed", what="handler")
         if error is None:
             try:
                 result = await self._handler(source, message)
             except asyncio.CancelledError as cancelled:
-                held.fail(cancelled)
-                raise
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    self._deliver(source, held, held.fail(cancelled))
+                    raise
+                error = cancelled  # something that the handler awaited was cancelled, not this
             except Exception as failure:
                 error = failure
             else:
-                held.finish(result)
+                self._deliver(source, held, held.finish(result))
                 return
-        held.fail(error)
-        self._on_error(source, error)
+        self._deliver(source, held, held.fail(error))
+        if not isinstance(error, Closed):
+            self._on_error(source, error)
+
+    def _deliver(self, source: int, held: HeldCore, sent: bool) -> None:
+        """An answer that must wait does so on a thread, and not on the loop."""
+        if not sent:
+            with contextlib.suppress(Closed):
+                self._later.add(-_ANSWERS - source, held.deliver)

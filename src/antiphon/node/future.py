@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -11,7 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from antiphon._core import RequestCore
-from antiphon.errors import AntiphonError, RequestCancelled
+from antiphon.errors import AntiphonError, Closed, RequestCancelled, RequestTimeout
 from antiphon.node.loops import door_of, refuse_to_block
 
 __all__ = ["Future", "Job", "RequestFuture"]
@@ -40,6 +41,8 @@ class Future(Generic[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Blocks like `result`; the error, or None."""
+        if not self.done():
+            refuse_to_block("exception()", "await")
         try:
             self.result(timeout)
         except AntiphonError as error:
@@ -56,7 +59,7 @@ class Future(Generic[T]):
 class RequestFuture(Future[T]):
     """The answer to a request that is on its way."""
 
-    __slots__ = ("_convert", "_core", "_deadline", "_error", "_value")
+    __slots__ = ("_convert", "_core", "_deadline", "_error", "_value", "_waiting")
 
     def __init__(
         self, core: RequestCore, deadline: float, convert: Callable[[int, bytes], T]
@@ -66,6 +69,7 @@ class RequestFuture(Future[T]):
         self._convert = convert
         self._error: BaseException | None = None
         self._value: tuple[T] | None = None
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def done(self) -> bool:
         return self._core.done
@@ -88,17 +92,14 @@ class RequestFuture(Future[T]):
         core = self._core
         if not core.done:
             loop = asyncio.get_running_loop()
-            door = door_of(loop)
             came: asyncio.Future[None] = loop.create_future()
-
-            def tell() -> None:
-                if not came.done():
-                    came.set_result(None)
-
-            number = core.id
-            door.calls[number] = tell
-            core.tell(door.core)
-            timer = loop.call_later(max(0.0, self._deadline - time.monotonic()), tell)
+            waiting = self._waiting
+            waiting.append((loop, came))
+            if len(waiting) == 1:
+                door = door_of(loop)
+                door.calls[core.id] = self._wake
+                core.tell(door.core)
+            timer = loop.call_later(max(0.0, self._deadline - time.monotonic()), _wake, came)
             try:
                 yield from came
             except BaseException:
@@ -106,11 +107,22 @@ class RequestFuture(Future[T]):
                 raise
             finally:
                 timer.cancel()
-                core.tell(None)
-                del door.calls[number]
+                waiting.remove((loop, came))
+                if not waiting:
+                    core.tell(None)
+                    door_of(loop).calls.pop(core.id, None)
             if not core.done:
                 self._time_out()
         return self._take()
+
+    def _wake(self) -> None:
+        here = asyncio._get_running_loop()
+        for loop, came in self._waiting:
+            if loop is here:
+                _wake(came)
+            else:
+                with contextlib.suppress(RuntimeError):  # that loop is closed
+                    loop.call_soon_threadsafe(_wake, came)
 
     def _time_out(self) -> None:
         try:
@@ -137,13 +149,18 @@ class RequestFuture(Future[T]):
 class Job(Future[T]):
     """A result that a thread of ours works out, or that was there from the start."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: int | None = None, kind: int | None = None) -> None:
+        self._peer, self._kind = peer, kind
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._outcome: tuple[T] | BaseException | None = None
         self._inner: Future[T] | None = None
         self._cancelled = False
+        self._deadline: float | None = None
+        self._give_up: Callable[[], object] = _nothing
+        self._began = time.monotonic()
 
     @classmethod
     def of(cls, value: T) -> Self:
@@ -152,11 +169,15 @@ class Job(Future[T]):
         job.set(value)
         return job
 
+    def limit(self, deadline: float, give_up: Callable[[], object]) -> None:
+        """It has timed out at the deadline; ``give_up`` ends the work when nobody wants it."""
+        self._deadline, self._give_up = deadline, give_up
+
     # --- whoever works on it -----------------------------------------------------------------
 
     def run(self, work: Callable[[], T | Future[T]]) -> None:
         """Does the work here and now, unless nobody wants it any more."""
-        if self._cancelled:
+        if self._cancelled or self._done.is_set():
             return
         try:
             value = work()
@@ -198,21 +219,41 @@ class Job(Future[T]):
         return self._inner is None or self._inner.done()
 
     def cancel(self) -> bool:
-        inner = self._inner
+        if os.getpid() != self._process:
+            return False
+        with self._lock:
+            inner = self._inner
+            if inner is None:
+                if self._done.is_set() or self._cancelled:
+                    return False
+                self._cancelled = True
         if inner is not None:
             return inner.cancel()
-        if self._done.is_set():
-            return False
-        self._cancelled = True
-        self._end(RequestCancelled("it was cancelled before it was sent"))
+        self._give_up()
+        to = "" if self._peer is None else f" to node {self._peer}"
+        self._end(
+            RequestCancelled(
+                f"a call{to} was cancelled while it waited; it may have been made",
+                peer=self._peer,
+                kind=self._kind,
+            )
+        )
         return True
 
     def result(self, timeout: float | None = None) -> T:
+        if os.getpid() != self._process and not self._done.is_set():
+            raise Closed("this future belongs to the process that this one was forked from")
+        if timeout is not None:
+            timeout = min(max(0.0, timeout), threading.TIMEOUT_MAX)
         until = None if timeout is None else time.monotonic() + timeout
         if not self._done.is_set():
             refuse_to_block("result()", "await")
-            if not self._done.wait(timeout):
-                raise TimeoutError(f"no result in {timeout} s; it may still come")
+            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            first = left is not None and (timeout is None or left <= timeout)
+            if not self._done.wait(left if first else timeout):
+                if not first:
+                    raise TimeoutError(f"no result in {timeout} s; it may still come")
+                self._time_out()
         if self._inner is not None:
             left = None if until is None else max(0.0, until - time.monotonic())
             return self._inner.result(left)
@@ -227,14 +268,36 @@ class Job(Future[T]):
                     came.set_result(None)
                 else:
                     self._waiting.append((loop, came))
+            timer = None
+            if self._deadline is not None:
+                left = max(0.0, self._deadline - time.monotonic())
+                timer = loop.call_later(left, _wake, came)
             try:
                 yield from came
             except BaseException:
                 self.cancel()
                 raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
+            if not self._done.is_set():
+                self._time_out()
         if self._inner is not None:
             return (yield from self._inner.__await__())
         return self._take()
+
+    def _time_out(self) -> None:
+        self._give_up()
+        waited = time.monotonic() - self._began
+        self._end(
+            RequestTimeout(
+                f"a request of kind {self._kind} to node {self._peer} could not be sent in "
+                f"{waited:.3g} s; wait longer (timeout=), or look at what its handler does",
+                peer=self._peer,
+                kind=self._kind,
+                waited=waited,
+            )
+        )
 
     def _take(self) -> T:
         outcome = self._outcome
@@ -244,6 +307,10 @@ class Job(Future[T]):
         if isinstance(outcome, CancelledError):
             raise RequestCancelled("it was cancelled") from outcome
         raise outcome
+
+
+def _nothing() -> None:
+    pass
 
 
 def _wake(came: asyncio.Future[None]) -> None:

@@ -6,6 +6,7 @@ Receives parked messages from the core, hands them to whichever thread asks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
 
 from antiphon._core import Batch, InboxCore
@@ -82,6 +83,8 @@ class Inbox(Generic[T]):
                 return item
             came: asyncio.Future[None] = loop.create_future()
             if self._loop is not loop:
+                self._leave()
+                self._waiting.clear()  # they belong to a loop that is not used any more
                 self._loop = loop
                 door = door_of(loop)
                 door.calls[self._number] = self._wake
@@ -122,6 +125,21 @@ class Inbox(Generic[T]):
     def close(self) -> None:
         """Gives the kind free; what waits in the inbox is dropped. Idempotent, never blocks."""
         self._core.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Those who wait on an event loop wake, and the loop forgets this inbox. Any thread."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(self._gone, loop, set(self._waiting))
+
+    def _gone(self, loop: asyncio.AbstractEventLoop, waiting: set[asyncio.Future[None]]) -> None:
+        if self._loop is not loop:
+            door_of(loop).calls.pop(self._number, None)
+        for came in waiting:
+            if not came.done():
+                came.set_result(None)
 
     @property
     def kind(self) -> int:

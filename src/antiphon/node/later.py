@@ -36,9 +36,9 @@ class Later:
         """Whether something waits for this peer: what comes now must queue behind it."""
         return peer in self._queues
 
-    def add(self, peer: int, work: Callable[[], Any]) -> Job[Any]:
+    def add(self, peer: int, work: Callable[[], Any], kind: int | None = None) -> Job[Any]:
         """The work's future. Raises `QueueFull` when too much waits already."""
-        job: Job[Any] = Job()
+        job: Job[Any] = Job(peer if peer > 0 else None, kind)
         with self._condition:
             if self._closed:
                 raise Closed("this node is closed; nothing can be sent any more", what="node")
@@ -54,7 +54,8 @@ class Later:
                 queue = self._queues[peer] = deque()
                 self._ready.append(peer)
             queue.append((job, work))
-            if self._idle:
+            # One that was woken and does not run yet still counts as idle.
+            if self._idle >= len(self._ready):
                 self._condition.notify()
             elif self._threads < _MOST_THREADS and self._ready:
                 self._threads += 1
@@ -86,6 +87,7 @@ class Later:
                 peer = self._ready.popleft()
                 job, work = self._queues[peer].popleft()
             job.run(work)
+            del job, work  # the caller may be the only one who holds them
             with self._condition:
                 if self._closed:
                     self._threads -= 1

@@ -8,6 +8,7 @@ once for all that is on it. asyncio and uvloop alike, through ``loop.add_reader`
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Callable
 
@@ -15,6 +16,8 @@ from antiphon._core import CompletionsCore
 from antiphon.errors import WouldBlock
 
 __all__ = ["Door", "door_of", "refuse_to_block"]
+
+log = logging.getLogger("antiphon.node")
 
 
 class Door:
@@ -29,8 +32,12 @@ class Door:
         calls = self.calls
         for number in self.core.take():
             call = calls.get(number)
-            if call is not None:
+            if call is None:
+                continue
+            try:
                 call()
+            except Exception:  # the others that came are not to suffer
+                log.exception("what an event loop was told could not be handled")
 
 
 _doors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Door] = weakref.WeakKeyDictionary()

@@ -174,14 +174,14 @@ class Node(NodeCore):
         one, a node that has such handlers raises `ConfigError`. Never blocks.
         """
         self._check_process()
-        self._loop = asyncio._get_running_loop()
-        if self._coroutines and self._loop is None:
-            raise _no_loop()
         with self._lock:
             if self._state == "running":
                 return self
             if self._state == "closed":
                 raise Closed("this node was closed; make a new one", what="node")
+            self._loop = asyncio._get_running_loop()
+            if self._coroutines and self._loop is None:
+                raise _no_loop()
             _report_kernel_caps(self.config.kernel_buffer_bytes)
             self._start()
             self._state = "running"
@@ -216,10 +216,14 @@ class Node(NodeCore):
         return job
 
     def _close_now(self, drain: float) -> None:
+        until = time.monotonic() + drain
         with self._lock:
             before, self._state = self._state, "closed"
+            coroutines, inboxes = self._coroutines, self._inboxes
+        while drain > 0 and time.monotonic() < until and any(one.busy for one in coroutines):
+            time.sleep(0.002)
         try:
-            clean = self._close(max(0.0, drain))
+            clean = self._close(max(0.0, until - time.monotonic() if drain > 0 else 0.0))
         finally:  # closed all the same, if Ctrl-C ended the patience
             _running.discard(self)
             self._later.close()
@@ -228,6 +232,10 @@ class Node(NodeCore):
                 jobs, self._closed_jobs = self._closed_jobs, []
             for job in jobs:
                 job.set(None)
+            for handler in coroutines:
+                handler.close()
+            for inbox in inboxes:
+                inbox.close()
         if not clean and before != "closed":
             log.warning(
                 "node %d closed while a handler was still running; its thread is left", self.id
@@ -295,7 +303,7 @@ class Node(NodeCore):
             warnings.warn(
                 f"{self!r} was never closed; use 'with node:'", ResourceWarning, stacklevel=2
             )
-            self.close(drain=0)
+            self._close_now(0)
 
     def _check_process(self) -> None:
         # Before any lock: in a forked child it may be held by a thread that is not there.
@@ -413,7 +421,9 @@ class Node(NodeCore):
         number, decode = self._resolve(kind, capacity, when_full)
         if not callable(handler):
             raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
-        if inspect.iscoroutinefunction(handler):
+        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            type(handler).__call__  # an object whose call is a coroutine
+        ):
             return self._on_coroutine(number, handler, decode, batch, ordered, capacity, when_full)
         if batch and decode is not None:
             raise ConfigError(
@@ -441,13 +451,20 @@ class Node(NodeCore):
                 "batch=True needs a plain function; an 'async def' handler gets single messages",
                 setting="batch",
             )
-        if self._state == "running" and self._loop is None:
+        if self._state == "running" and (self._loop is None or self._loop.is_closed()):
             raise _no_loop()
         core = self._feed(kind, decode, capacity, when_full)
         if core is None:
             raise _taken(kind)
-        coroutines = CoroutineHandler(core, handler, ordered, functools.partial(_log_failure, kind))
+        coroutines = CoroutineHandler(
+            core, handler, ordered, functools.partial(_log_failure, kind), self._later
+        )
         with self._lock:
+            for known in self._coroutines:
+                if known.closed:
+                    counts = known.statistics()
+                    self._forgotten["forgotten_dropped"] += counts["dropped"]
+                    self._forgotten["forgotten_failed"] += counts["failed"]
             self._coroutines = [known for known in self._coroutines if not known.closed]
             self._coroutines.append(coroutines)
             running = self._state == "running"
@@ -642,21 +659,24 @@ class Node(NodeCore):
         The request goes out now. Cancelling the future, or the task that awaits it, gives the
         answer up; the handler may run all the same.
         """
+        self._check_process()
         number, data = self._encoded(message, kind)
         convert = _answer_converter(target, number, reply)
         seconds = self.config.request_timeout if timeout is None else max(0.0, timeout)
         deadline = time.monotonic() + seconds
-        if not self._later.busy(target):
-            core = self._ask(target, data, number, False, 0.0)
-            if core is not None:
-                return RequestFuture(core, deadline, convert)
+        core = self._prepare(target, number)
+        answer: RequestFuture[Any] = RequestFuture(core, deadline, convert)
+        if not self._later.busy(target) and core.send(data, False, 0.0):
+            return answer
+        data = bytes(data)  # as it is now
 
         def ask() -> Any:
-            core = self._ask(target, data, number, True, max(0.0, deadline - time.monotonic()))
-            assert core is not None
-            return RequestFuture(core, deadline, convert)
+            core.send(data, True, max(0.0, deadline - time.monotonic()))
+            return answer
 
-        return self._later.add(target, ask)
+        job = self._later.add(target, ask, number)
+        job.limit(deadline, core.cancel)
+        return job
 
     @overload
     def send_async(self, target: int, message: Message) -> Future[None]: ...
@@ -668,6 +688,7 @@ class Node(NodeCore):
         What must wait for a connection or for credit waits in a queue of its peer, in order; with
         65,536 calls waiting it raises `QueueFull`.
         """
+        self._check_process()
         number, data = self._encoded(message, kind)
         if not self._later.busy(target):
             try:
@@ -676,7 +697,8 @@ class Node(NodeCore):
             except MessageTooLarge:
                 if len(memoryview(data).cast("B")) > self.config.max_message_bytes:
                     raise
-        return self._later.add(target, functools.partial(self.send, target, data, kind=number))
+        work = functools.partial(self.send, target, bytes(data), kind=number)
+        return self._later.add(target, work, number)
 
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. What `send_async` has not sent yet is not waited for."""
