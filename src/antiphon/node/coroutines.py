@@ -64,6 +64,10 @@ class CoroutineHandler:
     def close(self) -> None:
         """No coroutine begins after this; those that run are left to end. Any thread."""
         self._core.close()
+        self.leave()
+
+    def leave(self) -> None:
+        """The event loop forgets it. Any thread."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # that loop is closed

@@ -233,9 +233,9 @@ class Node(NodeCore):
             for job in jobs:
                 job.set(None)
             for handler in coroutines:
-                handler.close()
+                handler.leave()
             for inbox in inboxes:
-                inbox.close()
+                inbox._leave()
         if not clean and before != "closed":
             log.warning(
                 "node %d closed while a handler was still running; its thread is left", self.id
