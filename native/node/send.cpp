@@ -428,7 +428,6 @@ Outcome Node::ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* 
 
 Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted* interrupted,
                           std::uint16_t& at) {
-    if (!sends_allowed()) return {Outcome::Code::closed, {}, {}, {}};
     std::vector<std::pair<Sending, std::uint64_t>> asked;
     {
         std::lock_guard lock(mutex_);
@@ -438,6 +437,8 @@ Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted*
             asked.push_back({Sending{*peer, deadline, now_ns(), session}, 0});
         }
     }
+    // Behind the look at the sessions: closing ends them, and then there would be nothing to wait for.
+    if (!sends_allowed()) return {Outcome::Code::closed, {}, {}, {}};
     for (auto& [sending, id] : asked) {
         at = sending.peer.id;
         Outcome outcome = ask_flush(sending, id, interrupted);
