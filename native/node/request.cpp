@@ -25,7 +25,7 @@ Attempt Node::try_request(const Pending& pending, Message message) {
     return put(pending.peer, pending.kind, kRequest, kRequestPrefix + message.size, 1,
                [&](Ring& ring, std::uint64_t position) {
                    ring.write(position, &pending.id, kRequestPrefix);
-                   ring.write(position + kRequestPrefix, message.data, message.size);
+                   if (message.size != 0) ring.write(position + kRequestPrefix, message.data, message.size);
                },
                requests_.open() <= kFew);
 }
@@ -97,7 +97,7 @@ Attempt Node::try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, 
     if (kHeaderBytes + payload > peer.max_frame.load(std::memory_order_relaxed)) return {Status::large, nullptr, 0, out};
     auto copy = [&](Ring& ring, std::uint64_t position) {
         ring.write(position, &head, kResponsePrefix);
-        ring.write(position + kResponsePrefix, body.data, body.size);
+        if (body.size != 0) ring.write(position + kResponsePrefix, body.data, body.size);  // None has no data
     };
     struct Filled {
         decltype(copy)& fill;
