@@ -14,7 +14,6 @@
 #include <system_error>
 
 #include "base/descriptors.hpp"
-#include "base/slices.hpp"
 
 namespace antiphon {
 
@@ -179,7 +178,6 @@ void Selector::loop() {
     // The default slack of 50 us is as long as the timers that matter here.
     prctl(PR_SET_TIMERSLACK, 1000UL);
     prctl(PR_SET_NAME, "ap-selector");
-    ask_for_short_slices();
     turn_.lock();
     turn_of_ = this;
     while (!stopping_.load(std::memory_order_seq_cst)) {
