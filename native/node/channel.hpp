@@ -79,4 +79,7 @@ struct Channel : Watcher {
     std::uint64_t wire_in = 0;
 };
 
+// Of the first three bytes of a connection.
+bool begins_like_tls(const char* bytes);
+
 }  // namespace antiphon

@@ -89,7 +89,10 @@ void Node::dial(Peer& peer, const std::string& text, bool yours) {
     }
     if (!yours) {
         std::lock_guard lock(peer.mutex);
-        peer.failure = {Failure::Code::unreachable, "no answer", text, ""};  // until there is one
+        // Until there is one; an earlier attempt may know more than this one, which is not over yet.
+        if (peer.attempts == 0 || peer.failure.address != text) {
+            peer.failure = {Failure::Code::unreachable, "no answer", text, ""};
+        }
     }
     if (address.scheme == Address::Scheme::in_process) {
         return dial_endpoints(peer, text, {Endpoint{}}, yours);
@@ -177,6 +180,7 @@ void Node::dial_failed(Peer& peer, Failure failure, bool fatal) {
         if (selector_.now() < peer.wanted_until.load()) {
             connect(peer);
         } else {
+            peer.attempts = 0;
             std::unique_lock lock(peer.mutex);
             ++peer.failures;
             lock.unlock();

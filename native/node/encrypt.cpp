@@ -11,6 +11,10 @@
 
 namespace antiphon {
 
+// A record of type 22, version 3; a frame that began so would have a third byte of zero, being shorter
+// than 65536.
+bool begins_like_tls(const char* bytes) { return bytes[0] == 0x16 && bytes[1] == 0x03 && bytes[2] != 0; }
+
 // The socket of a dialled channel is connected.
 void Node::begin(Channel& channel) {
     const Endpoint there = endpoint_of(channel.fd);
@@ -23,15 +27,13 @@ void Node::begin(Channel& channel) {
 }
 
 void Node::look_at_first_bytes(Channel& channel) {
-    unsigned char first[3];
+    char first[3];
     const ssize_t got = recv(channel.fd, first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
     if (got == 0) return channel_failed(channel, "the peer closed the connection");
     if (got < 0) {
         if (errno == EAGAIN || errno == EINTR) return;
         return channel_failed(channel, channel.error(errno));
     }
-    // A record of type 22, version 3; a frame that began so would have a third byte of zero, being
-    // shorter than 65536.
     if (got < static_cast<ssize_t>(sizeof first)) {
         // Fewer are reported only at the end of the stream, or before this was set.
         const int least = sizeof first;
@@ -45,7 +47,7 @@ void Node::look_at_first_bytes(Channel& channel) {
     }
     const int one = 1;
     setsockopt(channel.fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
-    if (first[0] == 0x16 && first[1] == 0x03 && first[2] != 0) return start_tls(channel);
+    if (begins_like_tls(first)) return start_tls(channel);
     channel.needs_tls = !tls_->by_secret() || !endpoint_of(channel.fd).loopback();
     channel.state = Channel::State::await_hello;
     channel.ready(EPOLLIN);
@@ -72,6 +74,13 @@ void Node::shake_tls(Channel& channel) {
     if (channel.dialled) return say_hello(channel);
     channel.state = Channel::State::await_hello;
     if (channel.tls->pending()) channel.ready(EPOLLIN);
+}
+
+// A node without TLS says so in the language of TLS, so that the other one need not guess.
+void Node::refuse_tls(Channel& channel) {
+    static constexpr char kAlert[] = {0x15, 0x03, 0x03, 0, 2, 2, 40};  // fatal, no hand-shake
+    send(channel.fd, kAlert, sizeof kAlert, MSG_DONTWAIT | MSG_NOSIGNAL);
+    tls_failed(channel, "it speaks TLS, and this node has neither certificates nor a secret");
 }
 
 // One side does not trust the other. Trying again would not help.

@@ -319,6 +319,7 @@ void Node::admit(Channel& channel) {
     peer.undiallable = channel.remote_undiallable;
     // Bounded: a peer cannot ask to be waited for until the end of time.
     peer.heartbeat = std::min(channel.remote_heartbeat, 60 * kSecond);
+    peer.max_message.store(channel.remote_max_message, std::memory_order_release);
     if (!channel.remote_address.empty()) peer.learned_address = channel.remote_address;
     peer.last_heard = selector_.now();
     {
@@ -347,7 +348,6 @@ void Node::admit(Channel& channel) {
         const std::uint32_t frame = std::min<std::uint32_t>(
             channel.remote_max_frame, static_cast<std::uint32_t>(options_.ring_bytes / 4));
         peer.max_frame.store(frame, std::memory_order_relaxed);
-        peer.max_message.store(channel.remote_max_message, std::memory_order_release);
         if (peer.dialling && peer.dialling != &channel) close_channel(peer.dialling);
         peer.dialling = &channel;
         channel.state = State::await_ready;

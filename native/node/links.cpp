@@ -299,6 +299,10 @@ void Node::read_control(Channel& channel) {
     while (channel.control_in.size() - at >= kHeaderBytes) {
         const Header header = load_header(channel.control_in.data() + at);
         if (header.length > kMaxControlBytes) {
+            if (channel.state == Channel::State::await_hello && !channel.tls &&
+                begins_like_tls(channel.control_in.data() + at)) {
+                return refuse_tls(channel);
+            }
             protocol_errors_.fetch_add(1, std::memory_order_relaxed);
             return channel_failed(channel, "protocol error: a control frame of " +
                                                std::to_string(header.length) + " bytes");
