@@ -23,54 +23,45 @@ std::string describe(PyObject* exception) {
     return told;
 }
 
-Answer::Answer(Node& node, const Run& run, std::uint16_t kind, std::uint64_t id, Reference result, std::string told,
-               PyObject* kind_of, PyObject* encode)
+Answer::Answer(Node& node, const Run& run, std::uint16_t kind, std::uint64_t id)
     : node_(node),
       peer_(node.find_peer(run.source)),
       session_(run.session),
       kind_(kind),
-      head_{id, ResponseHead::Status::answer, 0, ResponseHead::kBytes},
-      told_(std::move(told)) {
-    ResponseHead& head = head_;
-    Reference& encoded = encoded_;
-    Message& body = body_;
-    std::string& text = told_;
-    if (result && result.get() == Py_None) {
-        head.kind = ResponseHead::kNone;
-    } else if (result && PyBytes_Check(result.get())) {
-        encoded = std::move(result);
-    } else if (result) {
-        Reference number = Reference::steal(
-            PyObject_CallOneArg(kind_of, reinterpret_cast<PyObject*>(Py_TYPE(result.get()))));
-        if (number) encoded = Reference::steal(PyObject_CallOneArg(encode, result.get()));
-        if (encoded) {
-            head.kind = static_cast<std::uint16_t>(PyLong_AsLong(number.get()));
-        } else if (!number) {
-            PyErr_Clear();
-            text = std::string("TypeError") + '\0' + "the handler returned a " + Py_TYPE(result.get())->tp_name +
-                   "; an answer is a Message, bytes or None";
-        } else {
-            PyObject *type, *value, *trace;
-            PyErr_Fetch(&type, &value, &trace);
-            PyErr_NormalizeException(&type, &value, &trace);
-            if (value) text = describe(value);
-            Py_XDECREF(type);
-            Py_XDECREF(value);
-            Py_XDECREF(trace);
+      head_{id, ResponseHead::Status::answer, 0, ResponseHead::kBytes} {}
+
+bool Answer::encode(Reference result, PyObject* kind_of, PyObject* encode) {
+    if (result.get() == Py_None) {
+        head_.kind = ResponseHead::kNone;
+        return true;
+    }
+    if (PyBytes_Check(result.get())) {
+        encoded_ = std::move(result);
+    } else {
+        Reference type = Reference::share(reinterpret_cast<PyObject*>(Py_TYPE(result.get())));
+        Reference number = Reference::steal(PyObject_CallOneArg(kind_of, type.get()));
+        if (!number) {
+            PyErr_Format(PyExc_TypeError, "the handler returned a %s; an answer is a Message, bytes or None",
+                         Py_TYPE(result.get())->tp_name);
+            return false;
         }
+        encoded_ = Reference::steal(PyObject_CallOneArg(encode, result.get()));
+        if (!encoded_) return false;
+        head_.kind = static_cast<std::uint16_t>(PyLong_AsLong(number.get()));
     }
-    if (encoded) {
-        body = {PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get()))};
-    } else if (head.kind != ResponseHead::kNone) {
-        head.status = ResponseHead::Status::error;
-        body = {text.data(), text.size()};
+    body_ = {PyBytes_AS_STRING(encoded_.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded_.get()))};
+    if (peer_ != nullptr && body_.size > node_.message_limit(*peer_)) {
+        raise_outcome(node_.too_large(*peer_, body_.size), peer_->id, kind_, 0, 0);
+        return false;
     }
-    if (peer_ != nullptr && body.size > node.message_limit(*peer_)) {
-        head.status = ResponseHead::Status::error;
-        head.kind = ResponseHead::kBytes;
-        text = std::string("MessageTooLarge") + '\0' + node.too_large(*peer_, body.size).text;
-        body = {text.data(), text.size()};
-    }
+    return true;
+}
+
+void Answer::fail(std::string told) {
+    told_ = std::move(told);
+    body_ = {told_.data(), told_.size()};
+    head_.status = ResponseHead::Status::error;
+    head_.kind = ResponseHead::kBytes;
 }
 
 bool Answer::try_send(bool urgent) {

@@ -19,29 +19,43 @@ HeldRun::~HeldRun() {
 Held::~Held() {
     if (!run_ || run_->feed->node_->forked()) return;
     // What cannot be told at once is not told at all: this may be any thread.
-    if (!unsent_) end({}, std::string("Cancelled") + '\0' + "its coroutine never ended");
+    if (!unsent_) fail(std::string("Cancelled") + '\0' + "its coroutine never ended");
+    if (unsent_) run_->feed->node_->lost_answer();
     unsent_.reset();
     handled();
 }
 
-bool Held::finish(Reference result) { return end(std::move(result), {}); }
+std::optional<bool> Held::finish(Reference result) {
+    if (!run_ || unsent_) return true;
+    Feed& feed = *run_->feed;
+    std::unique_ptr<Answer> answer = new_answer();
+    if (answer && !answer->encode(std::move(result), feed.kind_of_.get(), feed.encode_.get())) return {};
+    return end(std::move(answer));
+}
+
+bool Held::fail(std::string told) {
+    if (!run_ || unsent_) return true;
+    std::unique_ptr<Answer> answer = new_answer();
+    if (answer) answer->fail(std::move(told));
+    return end(std::move(answer));
+}
 
 bool Held::fail(PyObject* exception) {
     if (run_) ++run_->feed->failed_;
-    return end({}, describe(exception));
+    return fail(describe(exception));
 }
 
-bool Held::end(Reference result, std::string told) {
-    if (!run_ || unsent_) return true;
-    Feed& feed = *run_->feed;
-    ++feed.handled_;
-    if (run_->run.request) {
-        auto answer = std::make_unique<Answer>(*feed.node_, run_->run, feed.registration_->kind, id_, std::move(result),
-                                               std::move(told), feed.kind_of_.get(), feed.encode_.get());
-        if (!answer->try_send(true)) {
-            unsent_ = std::move(answer);
-            return false;
-        }
+std::unique_ptr<Answer> Held::new_answer() const {
+    if (!run_->run.request) return nullptr;
+    const Feed& feed = *run_->feed;
+    return std::make_unique<Answer>(*feed.node_, run_->run, feed.registration_->kind, id_);
+}
+
+bool Held::end(std::unique_ptr<Answer> answer) {
+    ++run_->feed->handled_;
+    if (answer && !answer->try_send(true)) {
+        unsent_ = std::move(answer);
+        return false;
     }
     handled();
     return true;
@@ -85,11 +99,13 @@ void Feed::tell(std::shared_ptr<Completions> completions, std::uint64_t number) 
     if (!registration_->queue->empty() || closed()) push();
 }
 
-// Flushes that came while messages were out wait for those, and for no later ones.
-void Feed::pass_barriers() {
-    auto behind = registration_->queue->take_behind(slice_, !out_.empty());
-    for (HeldRun* run : out_) run->barriers.insert(run->barriers.end(), behind.begin(), behind.end());
+// Flushes wait for the messages that are out, and for no later ones.
+void Feed::hold(const std::vector<std::shared_ptr<Barrier>>& barriers) {
+    for (HeldRun* run : out_) run->barriers.insert(run->barriers.end(), barriers.begin(), barriers.end());
 }
+
+// Those that came while messages were out.
+void Feed::pass_barriers() { hold(registration_->queue->take_behind(slice_, !out_.empty())); }
 
 PyObject* Feed::take(Py_ssize_t most) {
     if (node_->forked()) return raise_forked();
@@ -100,12 +116,9 @@ PyObject* Feed::take(Py_ssize_t most) {
         if (!current_) {
             Run run;
             std::vector<std::shared_ptr<Barrier>> before;
-            if (closed() || !registration_->queue->pop(run, slice_, &before)) {
-                for (HeldRun* held : out_) held->barriers.insert(held->barriers.end(), before.begin(), before.end());
-                break;
-            }
-            // Flushes that came before this run wait for what is out, and not for it.
-            for (HeldRun* held : out_) held->barriers.insert(held->barriers.end(), before.begin(), before.end());
+            const bool popped = !closed() && registration_->queue->pop(run, slice_, &before);
+            hold(before);  // those that came before this run do not wait for it
+            if (!popped) break;
             run.begun = true;
             current_ = std::make_shared<HeldRun>(shared_from_this(), std::move(run));
             out_.push_back(current_.get());
@@ -125,18 +138,8 @@ PyObject* Feed::take(Py_ssize_t most) {
         const std::uint16_t source = current_->run.source;
         if (cursor_.left() == 0) current_.reset();
         Reference body = Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size)));
-        Reference error;
-        if (body && decode_) {
-            body = Reference::steal(PyObject_CallOneArg(decode_.get(), body.get()));
-            if (!body) {
-                PyObject *type, *value, *trace;
-                PyErr_Fetch(&type, &value, &trace);
-                PyErr_NormalizeException(&type, &value, &trace);
-                error = Reference::steal(value);
-                Py_XDECREF(type);
-                Py_XDECREF(trace);
-            }
-        }
+        if (body && decode_) body = Reference::steal(PyObject_CallOneArg(decode_.get(), body.get()));
+        const Reference error = body ? Reference() : take_exception();
         Reference wrapped = Reference::steal(wrap_held(std::move(held)));
         if (!wrapped) return nullptr;
         Reference item = Reference::steal(Py_BuildValue("(iOOO)", source, body ? body.get() : Py_None, wrapped.get(),

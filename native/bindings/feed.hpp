@@ -2,8 +2,8 @@
 // coroutine ends. Everything here happens with the interpreter's lock.
 #pragma once
 
-#include <list>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "bindings/answer.hpp"
@@ -30,14 +30,16 @@ class Held {
    public:
     Held(std::shared_ptr<HeldRun> run, std::uint64_t id) : run_(std::move(run)), id_(id) {}
     ~Held();
-    bool wants_answer() const { return run_ && run_->run.request; }
-    // False when the answer would have to wait: deliver() then, on a thread that may.
-    bool finish(Reference result);
+    // False when the answer would have to wait: deliver() then, on a thread that may. Nothing, with an
+    // exception set, when the result is no answer: it is still to be ended then.
+    std::optional<bool> finish(Reference result);
     bool fail(PyObject* exception);
     void deliver();
 
    private:
-    bool end(Reference result, std::string told);
+    std::unique_ptr<Answer> new_answer() const;  // null where none is wanted
+    bool fail(std::string told);
+    bool end(std::unique_ptr<Answer> answer);
     void handled();
     std::shared_ptr<HeldRun> run_;
     const std::uint64_t id_;
@@ -68,6 +70,7 @@ class Feed : public std::enable_shared_from_this<Feed> {
    private:
     friend struct HeldRun;
     friend class Held;
+    void hold(const std::vector<std::shared_ptr<Barrier>>& barriers);
     void pass_barriers();
     void drop_rest();
 

@@ -167,12 +167,7 @@ PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
         Reference both = Reference::steal(pair(std::move(source), std::move(data)));
         if (!both && PyErr_Occurred()) {
             // One bad message takes no good one with it: these first, the error with the next call.
-            PyObject *type, *value, *trace;
-            PyErr_Fetch(&type, &value, &trace);
-            PyErr_NormalizeException(&type, &value, &trace);
-            failure_ = Reference::steal(value);
-            Py_XDECREF(type);
-            Py_XDECREF(trace);
+            failure_ = take_exception();
             break;
         }
         if (PyList_Append(list.get(), both.get()) != 0) return nullptr;

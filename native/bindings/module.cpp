@@ -352,8 +352,12 @@ NB_MODULE(_core, m) {
         .def("take", &Completions::take);
 
     nb::class_<Held>(m, "HeldCore")
-        .def_prop_ro("wants_answer", &Held::wants_answer)
-        .def("finish", [](Held& self, nb::handle result) { return self.finish(Reference::share(result.ptr())); },
+        .def("finish",
+             [](Held& self, nb::handle result) {
+                 const std::optional<bool> sent = self.finish(Reference::share(result.ptr()));
+                 if (!sent) throw nb::python_error();
+                 return *sent;
+             },
              "result"_a.none())
         .def("fail", [](Held& self, nb::handle exception) { return self.fail(exception.ptr()); }, "exception"_a)
         .def("deliver", &Held::deliver);

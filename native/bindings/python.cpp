@@ -170,4 +170,14 @@ PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Na
     return nullptr;
 }
 
+Reference take_exception() {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return Reference::steal(value);
+}
+
 }  // namespace antiphon::python

@@ -86,6 +86,8 @@ PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Na
 // False, with WouldBlock raised, on a thread whose event loop is running.
 bool may_wait(const char* call, const char* twin);
 PyObject* raise_forked();
+// The exception that is set, with its traceback, which is then set no longer; null if there is none.
+Reference take_exception();
 PyObject* raise_not_started();
 
 }  // namespace antiphon::python

@@ -37,23 +37,17 @@ using Calls = HandlerTask::Calls;
 
 // Logs the exception that is set; `told` gets what the one who asked is told of it.
 void report(const Calls& handler, std::uint16_t source, std::string* told) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    if (trace != nullptr && value != nullptr) PyException_SetTraceback(value, trace);
-    if (told != nullptr && value != nullptr) *told = describe(value);
+    Reference exception = take_exception();
+    if (told != nullptr && exception) *told = describe(exception.get());
     Reference kind = Reference::steal(PyLong_FromLong(handler.kind));
     Reference id = Reference::steal(PyLong_FromLong(source));
-    PyObject* arguments[] = {nullptr, kind.get(), id.get(), value ? value : Py_None};
+    PyObject* arguments[] = {nullptr, kind.get(), id.get(), exception ? exception.get() : Py_None};
     Reference done;
     if (kind && id) {
         done = Reference::steal(
             call_python(handler.on_error.get(), arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET));
     }
     if (!done) PyErr_WriteUnraisable(handler.on_error.get());
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
 }
 
 // What the handler returned, or null, with the failure reported.
@@ -176,8 +170,15 @@ void HandlerTask::answer_request(const Calls& handler, PyObject* source, const c
                                 data + kRequestPrefix, static_cast<Py_ssize_t>(size - kRequestPrefix))),
                             failed, &told);
     const bool urgent = cursor_.left() == 0 && registration_->queue->empty();
-    Answer answer(*node_, run_, handler.kind, id, std::move(result), std::move(told), handler.kind_of.get(),
-                  handler.encode.get());
+    Answer answer(*node_, run_, handler.kind, id);
+    const bool returned = static_cast<bool>(result);
+    if (!returned || !answer.encode(std::move(result), handler.kind_of.get(), handler.encode.get())) {
+        if (returned) {
+            ++failed;
+            report(handler, run_.source, &told);
+        }
+        answer.fail(std::move(told));
+    }
     if (!answer.try_send(urgent)) answer.send();
 }
 

@@ -226,6 +226,7 @@ class Node {
     // nothing else is about to be sent.
     Attempt try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
                        Message body, bool urgent);
+    void lost_answer() { lost_answers_.fetch_add(1, std::memory_order_relaxed); }
     Outcome send_answer(Sending& sending, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
                         Message body);
 
@@ -294,6 +295,7 @@ class Node {
     void begin(Channel& channel);
     void start_tls(Channel& channel);
     void look_at_first_bytes(Channel& channel);
+    void refuse_tls(Channel& channel);
     void shake_tls(Channel& channel);
     void tls_failed(Channel& channel, const std::string& reason);
     void reload_certificates();

@@ -129,7 +129,7 @@ Outcome Node::send_answer(Sending& sending, std::uint32_t session, std::uint16_t
             outcome = wait(sending, attempt, nullptr);
         }
         if (!outcome.ok()) {
-            lost_answers_.fetch_add(1, std::memory_order_relaxed);
+            lost_answer();
             return outcome;
         }
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 import time
@@ -242,6 +243,36 @@ def test_a_handlers_failure_is_logged_where_it_happened(caplog: pytest.LogCaptur
     (record,) = caplog.records
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ValueError)
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "name"), [(7, "TypeError"), ("text", "TypeError"), (bytes(3 << 20), "MessageTooLarge")]
+)
+def test_what_is_no_answer_is_logged_and_counted_where_it_was_returned(
+    answer: object, name: str, coroutine: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reply(source: int, data: bytes) -> Any:
+        return answer
+
+    async def reply_later(source: int, data: bytes) -> Any:
+        return answer
+
+    async def ask() -> None:
+        config = NodeConfig(max_message_bytes=2 << 20)
+        async with Node(THERE) as there, Node(HERE, peers={2: there.address}, config=config) as here:
+            there.on(KIND, reply_later if coroutine else reply)
+            with pytest.raises(RemoteError) as error:
+                await here.request_async(THERE, b"x", kind=KIND)
+            assert error.value.exception == name
+            eventually(lambda: kind_of(there).failed == 1)
+            eventually(lambda: caplog.records, "a record")
+
+    with caplog.at_level(logging.ERROR, "antiphon.node"):
+        asyncio.run(ask())
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert type(record.exc_info[1]).__name__ == name
 
 
 def test_a_question_that_cannot_be_decoded_is_a_remote_error() -> None:

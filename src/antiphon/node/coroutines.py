@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from antiphon._core import FeedCore, HeldCore
-from antiphon.errors import Closed
+from antiphon.errors import Closed, QueueFull
 from antiphon.node.later import Later
 from antiphon.node.loops import door_of
 
@@ -31,7 +31,7 @@ class CoroutineHandler:
     """Takes messages from the core and runs a coroutine for each, one at a time if ``ordered``.
 
     A message counts as handled when its coroutine ends, so no more are under way than the
-    registration's capacity. Everything here but `start` and `close` happens on the loop's thread.
+    registration's capacity. Everything here but `close` and `leave` happens on the loop's thread.
     """
 
     def __init__(
@@ -126,6 +126,8 @@ class CoroutineHandler:
         if error is None:
             try:
                 result = await self._handler(source, message)
+                self._deliver(source, held, held.finish(result))
+                return
             except asyncio.CancelledError as cancelled:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
@@ -134,15 +136,15 @@ class CoroutineHandler:
                 error = cancelled  # something that the handler awaited was cancelled, not this
             except Exception as failure:
                 error = failure
-            else:
-                self._deliver(source, held, held.finish(result))
-                return
         self._deliver(source, held, held.fail(error))
         if not isinstance(error, Closed):
             self._on_error(source, error)
 
     def _deliver(self, source: int, held: HeldCore, sent: bool) -> None:
-        """An answer that must wait does so on a thread, and not on the loop."""
+        """An answer that must wait does so on a thread, and not on the loop.
+
+        One that nobody can wait for is counted as lost when ``held`` goes.
+        """
         if not sent:
-            with contextlib.suppress(Closed):
+            with contextlib.suppress(Closed, QueueFull):
                 self._later.add(-_ANSWERS - source, held.deliver)

@@ -7,8 +7,8 @@ import contextlib
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from concurrent.futures import CancelledError
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from antiphon._core import RequestCore
@@ -20,24 +20,26 @@ __all__ = ["Future", "Job", "RequestFuture"]
 T = TypeVar("T")
 
 
-class Future(Generic[T]):
+class Future(ABC, Generic[T]):
     """A result that comes later: ``result(timeout)`` in a thread, ``await`` in a coroutine.
 
     ``cancel()`` gives it up: who waits gets `RequestCancelled`, and in a coroutine whose task is
     cancelled it is given up by itself. An error is raised where the result is asked for.
     """
 
+    __slots__ = ("__weakref__",)
+
+    @abstractmethod
     def result(self, timeout: float | None = None) -> T:
         """Blocks until it is there. TimeoutError after ``timeout`` s: ask again, or cancel."""
-        raise NotImplementedError
 
+    @abstractmethod
     def done(self) -> bool:
         """Whether `result` would return or raise at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cancel(self) -> bool:
         """Gives it up. False when it was done already. Never blocks."""
-        raise NotImplementedError
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Blocks like `result`; the error, or None."""
@@ -49,8 +51,8 @@ class Future(Generic[T]):
             return error
         return None
 
-    def __await__(self) -> Generator[Any, None, T]:
-        raise NotImplementedError
+    @abstractmethod
+    def __await__(self) -> Generator[Any, None, T]: ...
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Future belongs to its node and process; await it where it was made")
@@ -304,8 +306,6 @@ class Job(Future[T]):
         if isinstance(outcome, tuple):
             return outcome[0]
         assert outcome is not None
-        if isinstance(outcome, CancelledError):
-            raise RequestCancelled("it was cancelled") from outcome
         raise outcome
 
 
