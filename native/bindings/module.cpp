@@ -60,6 +60,7 @@ NodeOptions read_options(const nb::dict& from) {
     o.request_timeout = seconds_to_ns(nb::cast<double>(get("request_timeout")));
     o.send_timeout = seconds_to_ns(nb::cast<double>(get("send_timeout")));
     o.heartbeat = seconds_to_ns(nb::cast<double>(get("heartbeat")));
+    o.max_connections = nb::cast<std::size_t>(get("max_connections"));
     o.spin = static_cast<Nanos>(nb::cast<double>(get("spin_us")) * kMicrosecond);
     o.threads = nb::cast<int>(get("threads"));
     return o;
@@ -242,6 +243,7 @@ nb::dict counter_dict(NodeCore& core) {
     d["requests"] = c.requests;
     d["requests_open"] = c.requests_open;
     d["late_responses"] = c.late_responses;
+    d["dismissed_connections"] = c.dismissed;
     d["answers"] = c.answers;
     d["lost_answers"] = c.lost_answers;
     d["forgotten_failed"] = core.forgotten_failed();

@@ -61,12 +61,19 @@ enum class Control : std::uint16_t {
     cancel = 19,    // data sender: forget that large message
     pad = 20,       // data sender: an aborted claim; skip
     dial_me = 21,   // data receiver: I cannot reach you, open a channel for me to send on
+    part = 22,      // either: I have too many connections, may I close this one? and its number
+    agree = 23,     // either: you may; I send nothing new
+    refrain = 24,   // either: you may not, it is needed
+    stay = 25,      // either: the one who asked needs it after all
 };
 
 inline constexpr std::uint32_t kMagic = 0x48504e41;  // "ANPH"
 inline constexpr std::uint16_t kVersionMin = 1;
 inline constexpr std::uint16_t kVersionMax = 1;
-inline constexpr std::uint32_t kFeatures = 0;
+// What both ends can do beyond that; used when both said so.
+inline constexpr std::uint32_t kPartFeature = 1;  // part to stay, and a bye with kParted
+inline constexpr std::uint32_t kFeatures = kPartFeature;
+inline constexpr std::string_view kParted = "\1";  // of a bye: nothing is wrong, and nothing is lost
 // No control frame is longer, so that a stranger cannot make us hold more.
 inline constexpr std::size_t kMaxControlBytes = 4096;
 

@@ -73,6 +73,8 @@ struct Channel : Watcher {
     bool paused = false;       // no receive buffer was left
     bool led = false;          // a waiting thread reads it (node/lead.hpp)
     bool bye_sent = false, shut = false;
+    bool parted = false;       // the peer has said bye, and nothing is wrong
+    std::uint32_t features = 0;
     std::string farewell;      // the peer's last word on the data direction
     std::uint64_t timer = 0;
     Nanos last_written = 0;

@@ -25,6 +25,8 @@ std::string error_text(int error) { return std::strerror(error); }
 
 void Node::connect(Peer& peer) {
     if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
+    stay(peer);
+    if (peer.held.load(std::memory_order_relaxed)) return;  // again when it is closed
     if (peer.out || peer.dialling || peer.resolving || peer.retry_timer != 0) return;
     if (peer.id == id()) return dial_self(peer);
     std::string address;
@@ -62,7 +64,7 @@ void Node::connect(Peer& peer) {
 
 void Node::connect_for_peer(Peer& peer) {
     if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
-    if (peer.in || peer.offering || peer.resolving || !peer.out) return;
+    if (peer.in || peer.offering || peer.resolving || !peer.out || peer.held) return;
     dial(peer, peer.out->dial_address, true);
 }
 

@@ -184,7 +184,7 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
     channel.hello = std::string(payload);
     Hello mine = my_hello(channel);
     mine.version_min = mine.version_max = std::min(kVersionMax, hello.version_max);
-    mine.features = kFeatures & hello.features;
+    mine.features = channel.features = kFeatures & hello.features;
     channel.reply = mine.encode();
     std::string reply = ByteWriter().text(channel.reply).raw(options_.secret.empty() ? "" : proof(channel, false)).bytes();
     append_frame(channel.out, Control::reply, reply);
@@ -224,6 +224,7 @@ void Node::got_reply(Channel& channel, std::string_view payload) {
                                                         ", not for node " + std::to_string(reply.id));
     }
     channel.incarnation = reply.incarnation;
+    channel.features = kFeatures & reply.features;
     channel.remote_address = reply.address;
     channel.remote_undiallable = (reply.flags & Hello::kNoListener) != 0;
     channel.remote_max_message = reply.max_message;
@@ -294,6 +295,8 @@ void Node::admit(Channel& channel) {
     if (peer.incarnation != channel.incarnation && (peer.in || peer.out)) {
         take_down(peer, "another incarnation took its place");
     }
+    // A peer that opens another connection has closed the one that was given back.
+    if (peer.ending && !peer.in) out_ended(peer);
     if (!channel.sends && peer.in) {
         // Our own offer came too late. But a peer would not open a second channel if its first were
         // still good.
@@ -317,6 +320,7 @@ void Node::admit(Channel& channel) {
     if (channel.sends && peer.out) return close_channel(&channel);
     peer.incarnation = channel.incarnation;
     peer.undiallable = channel.remote_undiallable;
+    peer.features = channel.features;
     // Bounded: a peer cannot ask to be waited for until the end of time.
     peer.heartbeat = std::min(channel.remote_heartbeat, 60 * kSecond);
     peer.max_message.store(channel.remote_max_message, std::memory_order_release);
@@ -397,6 +401,8 @@ void Node::opened(Channel& channel) {
         add_interest(peer, kRead | kWriteBack);
         write_channel(channel);
     }
+    peer.used.store(selector_.now(), std::memory_order_relaxed);
+    keep_to_limit();
 }
 
 }  // namespace antiphon

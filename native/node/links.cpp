@@ -162,13 +162,12 @@ void Node::channel_failed(Channel& channel, const std::string& reason) {
         if (mine) dial_failed(*peer, {Failure::Code::unreachable, reason, address, ""}, false);
         return;
     }
+    if (peer->ending && peer->out == &channel && channel.shut) return out_ended(*peer);
     take_down(*peer, reason);
 }
 
-void Node::take_down(Peer& peer, const std::string& reason) {
-    const bool sending = peer.session.load(std::memory_order_relaxed) != 0;
-    peer.session.store(0, std::memory_order_seq_cst);
-    const std::string address = peer.out ? peer.out->dial_address : peer.learned_address;
+// The channel we send on, which is then nobody's.
+Channel* Node::release_out(Peer& peer) {
     // The token keeps an inline writer away from the descriptor that is about to be closed.
     for (Spin spin; peer.write_token.exchange(true, std::memory_order_acquire);) spin.once();
     Channel* out = peer.out;
@@ -178,9 +177,21 @@ void Node::take_down(Peer& peer, const std::string& reason) {
     peer.out_blocked = false;
     peer.write_token.store(false, std::memory_order_seq_cst);
     peer.write_armed.store(false, std::memory_order_seq_cst);
-    if (out) close_channel(out);
+    return out;
+}
+
+void Node::take_down(Peer& peer, const std::string& reason) {
+    const bool sending = peer.session.load(std::memory_order_relaxed) != 0 || peer.ending;
+    // Given back: everything has arrived.
+    const bool parted = peer.ending && !peer.in && !peer.out;
+    if (peer.ending && !parted) peer.parted.store(0, std::memory_order_seq_cst);
+    peer.session.store(0, std::memory_order_seq_cst);
+    const std::string address = peer.out ? peer.out->dial_address : peer.learned_address;
+    if (Channel* out = release_out(peer)) close_channel(out);
     if (peer.in) close_channel(peer.in);
     peer.in = nullptr;
+    peer.asked = peer.agreed = 0;
+    peer.ending = false;
 
     std::uint64_t unconfirmed = 0, dropped = 0;
     if (sending) {
@@ -199,12 +210,12 @@ void Node::take_down(Peer& peer, const std::string& reason) {
             if (flow->session == peer.sessions) close_flow(*flow);
         }
         close_flow(peer.unannounced);
-        peer.dropped_bytes.fetch_add(dropped, std::memory_order_relaxed);
-        peer.unconfirmed_messages.fetch_add(unconfirmed, std::memory_order_relaxed);
     }
     drop_receiving(peer);
     std::string text = reason;
-    if (dropped != 0 || unconfirmed != 0) {
+    if (!parted && (dropped != 0 || unconfirmed != 0)) {
+        peer.dropped_bytes.fetch_add(dropped, std::memory_order_relaxed);
+        peer.unconfirmed_messages.fetch_add(unconfirmed, std::memory_order_relaxed);
         text += "; " + std::to_string(dropped) + " bytes were not written, " +
                 std::to_string(unconfirmed) + " messages at the most were not confirmed";
     }
@@ -216,9 +227,12 @@ void Node::take_down(Peer& peer, const std::string& reason) {
         for (InFlow* flow : peer.credits_due) flow->credit_due.store(false, std::memory_order_seq_cst);
         peer.credits_due.clear();
         peer.failure = {Failure::Code::unreachable, text, address, ""};
-        ++peer.losses;
+        if (!parted) ++peer.losses;
+        peer.unflushed = parted && (peer.unflushed || unconfirmed != 0);
     }
-    requests_.end_all(&peer, Pending::State::lost, text);
+    // Requests that were made since a connection was given back wait for the next one.
+    if (!parted) requests_.end_all(&peer, Pending::State::lost, text);
+    peer.held.store(false, std::memory_order_seq_cst);
     if (peer.up) {
         peer.up = false;
         if (on_event_) on_event_({Event::Type::disconnected, peer.id, text});
@@ -361,6 +375,7 @@ void Node::read_data(Channel& channel) {
             channel.farewell = "it asks and does not read the answers";
         }
         if (!channel.farewell.empty()) return channel_failed(channel, std::string(channel.farewell));
+        if (channel.parted) return in_ended(peer);
         read += bytes;
         if (bytes < room && !channel.tls) break;
     }
@@ -435,7 +450,7 @@ void Node::write_out(Peer& peer) {
     }
     peer.write_token.store(false, std::memory_order_seq_cst);
     if (!alive) return channel_failed(*channel, error);
-    if (finishing_ && channel) finish_peer(peer);
+    if ((finishing_ || peer.ending) && channel) finish_peer(peer);
 }
 
 // With the write token. False when the socket failed, with errno.
@@ -479,7 +494,7 @@ bool Node::write_some(Peer& peer, Channel& channel) {
                 peer.lane_written = 0;
             }
             const std::uint64_t waiting = ring.committed() - ring.head();
-            if (turn != 0 && waiting < kWorthwhile && selector_.precise() && !finishing_) {
+            if (turn != 0 && waiting < kWorthwhile && selector_.precise() && !finishing_ && !peer.ending) {
                 // More is likely to come: leave the mark set, so that producers need not wake us,
                 // and look again in a moment. That gathers what a busy sender writes into fewer,
                 // larger system calls; the price is the moment, and only while traffic is dense.
@@ -511,6 +526,7 @@ bool Node::write_some(Peer& peer, Channel& channel) {
             std::min({ring.readable(data), static_cast<std::size_t>(peer.block_left), kWriteChunk});
         if (!send_part(data, bytes, done)) return blocked();
         ring.release(done);
+        peer.used.store(selector_.now(), std::memory_order_relaxed);
         peer.block_left -= done;
         turn += done;
         if (peer.waiters.load(std::memory_order_seq_cst) != 0 &&
@@ -573,6 +589,7 @@ void Node::tick() {
             peer->send_back(Control::liveness, alive);
             write_back(*peer);
         }
+        if (peer->ending) continue;
         if (peer->out && peer->out->state == Channel::State::open && peer->out->last_written < due) {
             bool lane_free;
             {
@@ -585,6 +602,7 @@ void Node::tick() {
         if (peer->out) return_idle_windows(*peer);
         if (peer->out && listener_ < 0 && peer->id != id()) connect_for_peer(*peer);
     }
+    keep_to_limit();
 }
 
 // --- the last writes -------------------------------------------------------------------------------
@@ -611,7 +629,7 @@ void Node::finish_peer(Peer& peer) {
     {
         std::lock_guard lock(peer.mutex);
         if (!peer.forward.empty() || !peer.lane_out.empty()) return;
-        append_frame(peer.forward, Control::bye, {});
+        append_frame(peer.forward, Control::bye, peer.ending ? kParted : std::string_view{});
     }
     channel->bye_sent = true;
     write_out(peer);

@@ -372,6 +372,7 @@ NodeCounters Node::counters() {
     c.threads = scheduler_.thread_count();
     c.granted = granted_now_.load(std::memory_order_relaxed);
     c.large_in_use = large_now_.load(std::memory_order_relaxed);
+    c.dismissed = dismissed_.load(std::memory_order_relaxed);
     c.requests = requests_made_.load(std::memory_order_relaxed);
     c.requests_open = requests_.open();
     c.late_responses = requests_.late();

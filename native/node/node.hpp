@@ -52,6 +52,7 @@ struct NodeOptions {
     Nanos send_timeout = 30 * kSecond;
     Nanos heartbeat = kSecond;
     Nanos spin = 0;  // how long a caller looks for its response before it sleeps, while that helps
+    std::size_t max_connections = 0;  // peers; 0: no limit
     int threads = 2;
     Scheduler::Hooks hooks;
 };
@@ -139,6 +140,7 @@ struct NodeCounters {
     std::uint64_t buffers_out = 0, buffers_bound = 0, pinned = 0, starved = 0, turns = 0, slices = 0;
     int threads = 0;
     std::uint64_t granted = 0, large_in_use = 0;
+    std::uint64_t dismissed = 0;
     std::uint64_t requests = 0, requests_open = 0, late_responses = 0, answers = 0, lost_answers = 0;
 };
 
@@ -251,6 +253,7 @@ class Node {
     bool write_inline(Peer& peer);
     bool sends_allowed() const;
     Outcome lost(Peer& peer);
+    static bool was_lost(const Sending& sending, std::uint32_t session);
     Outcome ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* interrupted);
     Outcome block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
                   const std::function<bool()>& done, Channel* Peer::*answers = nullptr);
@@ -269,6 +272,7 @@ class Node {
     void adopt_socket(int fd);
     Channel* new_channel(int fd, bool dialled);
     void close_channel(Channel* channel);
+    Channel* release_out(Peer& peer);
     void take_down(Peer& peer, const std::string& reason);
     void finish_peer(Peer& peer);
     void check_drained();
@@ -290,6 +294,18 @@ class Node {
     bool read_channel(Channel& channel);
     void open_reading(Channel& channel);
     void pause_reading(Channel& channel);
+
+    // part.cpp: on the selector thread
+    void keep_to_limit();
+    bool hold(Peer& peer);
+    void let_go(Peer& peer);
+    void say(Peer& peer, Control word, std::string_view payload = {});
+    void stay(Peer& peer);
+    bool got_part(Peer& peer, Control word, std::string_view payload);
+    void end_session(Peer& peer);
+    void out_ended(Peer& peer);
+    void in_ended(Peer& peer);
+    void finish_parting(Peer& peer);
 
     // encrypt.cpp: on the selector thread
     void begin(Channel& channel);
@@ -398,6 +414,7 @@ class Node {
     Nanos tick_due_ = kNever;
     int lingering_ = 0;  // connections that are written again in a moment
     bool finishing_ = false;  // rings are being written out for the last time
+    std::uint32_t partings_ = 0;  // times that a peer was asked to part
     int warnings_left_ = kWarningsPerTick;
 
     Helper helper_{[this](std::function<void()> call) { selector_.post(std::move(call)); }};
@@ -406,8 +423,8 @@ class Node {
     std::condition_variable drained_;
     bool is_drained_ = false;
     bool stuck_handler_ = false;
-    std::atomic<std::uint64_t> unknown_kind_{0}, refused_{0}, protocol_errors_{0},
-        starvations_{0};
+    std::atomic<std::uint64_t> unknown_kind_{0}, refused_{0}, protocol_errors_{0}, starvations_{0},
+        dismissed_{0};
     std::atomic<std::uint64_t> large_ids_{0};
     // When a ring was last found without a writer; a rough clock, written by whoever finds it so.
     std::atomic<Nanos> last_signal_{0};

@@ -100,6 +100,16 @@ class Peer {
     // Set by the selector when it found the token taken; the holder then registers the interest.
     std::atomic<bool> handover{false};
 
+    // --- giving the connection back (node/part.cpp) ----------------------------------------------
+    // True until it is closed, or kept after all: nothing new goes out. Written by the selector.
+    std::atomic<bool> held{false};
+    // Calls that need the session to last, and requests that are not done. Raised before `held` is
+    // looked at.
+    std::atomic<int> busy{0}, asking{0};
+    // The last session that ended with everything delivered.
+    std::atomic<std::uint32_t> parted{0};
+    std::atomic<Nanos> used{0};  // when data last came or went, roughly
+
     // --- waiters ---------------------------------------------------------------------------------
     std::mutex mutex;
     std::condition_variable changed;
@@ -115,6 +125,7 @@ class Peer {
     std::map<std::uint64_t, Reservation> reservations;
     std::uint64_t next_flush = 0, flushed = 0;
     std::uint64_t first_flush = 0;  // of this session: those before it are answered by nobody
+    bool unflushed = false;  // a session that has parted did not hear that all was handled
     std::vector<InFlow*> credits_due;
     std::string forward;  // control frames for the channel we send on; written at frame boundaries
     std::string back;     // control frames for the channel we receive on
@@ -130,6 +141,10 @@ class Peer {
     Channel* in = nullptr;       // we receive on it
     Channel* dialling = nullptr;  // will become out
     Channel* offering = nullptr;  // dialled for the peer to send on: will become in
+    // To give the connection back: the question that we asked, the one of the peer that we agreed to.
+    std::uint32_t asked = 0, agreed = 0;
+    bool ending = false;  // and it is done
+    std::uint32_t features = 0;  // that both ends have
     std::uint64_t incarnation = 0;
     std::string explicit_address;  // under mutex: add_peer and remove_peer change it
     std::string learned_address;

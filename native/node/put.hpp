@@ -58,7 +58,7 @@ Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size
                   std::uint32_t messages, Copy&& copy, bool urgent) {
     if (!sends_allowed()) return {Attempt::Status::closed};
     const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
-    if (session == 0) return {Attempt::Status::not_connected};
+    if (session == 0 || peer.held.load(std::memory_order_seq_cst)) return {Attempt::Status::not_connected};
     OutFlow* flow = peer.kinds.find(kind);
     if (flow == nullptr) flow = &peer.unannounced;
     const std::uint32_t window = flow->window.load(std::memory_order_acquire);

@@ -127,6 +127,7 @@ void Node::park(Peer& peer, const RunView& view) {
     // A node that closes reads on, for the answers that its handlers wait for; but takes nothing in. Its
     // senders count that as not confirmed.
     if (phase_.load(std::memory_order_acquire) != Phase::running) return;
+    peer.used.store(selector_.now(), std::memory_order_relaxed);
     Registration* registration = registration_for(view.first.kind, view.first.flow);
     // A flow that does not exist any more had its credit withdrawn with it.
     const std::uint32_t id = view.first.flow < flows_.size() ? view.first.flow : 0;
@@ -471,7 +472,14 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
             add_interest(peer, kWrite);
             return true;
         case Control::dial_me: connect_for_peer(peer); return true;
-        case Control::bye: take_down(peer, "the peer closed"); return true;
+        case Control::part:
+        case Control::agree:
+        case Control::refrain:
+        case Control::stay: return got_part(peer, static_cast<Control>(header.kind), payload);
+        case Control::bye:
+            if (payload == kParted && peer.agreed != 0 && !peer.ending) return end_session(peer), true;
+            take_down(peer, "the peer closed");
+            return true;
         case Control::refuse: take_down(peer, "refused: " + (reader.get<std::uint8_t>(), reader.text())); return true;
         default: return false;
     }
@@ -559,7 +567,14 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
             }
             return reader.ok();
         }
-        case Control::bye: channel.farewell = "the peer closed"; return true;
+        case Control::part:
+        case Control::agree:
+        case Control::refrain:
+        case Control::stay: return got_part(peer, static_cast<Control>(header.kind), payload);
+        case Control::bye:
+            channel.parted = payload == kParted && (peer.agreed != 0 || peer.ending);
+            if (!channel.parted) channel.farewell = "the peer closed";
+            return true;
         case Control::refuse: {
             reader.get<std::uint8_t>();
             channel.farewell = "refused: " + reader.text();

@@ -80,6 +80,7 @@ bool Node::got_response(Peer& peer, const Header&, std::string_view payload) {
     if (payload.size() < kResponsePrefix) return false;
     ResponseHead head;
     std::memcpy(static_cast<void*>(&head), payload.data(), kResponsePrefix);
+    peer.used.store(selector_.now(), std::memory_order_relaxed);
     requests_.answer(peer, head, payload.substr(kResponsePrefix));
     return true;
 }

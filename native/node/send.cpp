@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <list>
 #include <optional>
 
 #include "base/wait.hpp"
@@ -22,6 +23,14 @@ constexpr Nanos kQuiet = 60 * kMicrosecond;
 // Waiting threads look this often whether they were interrupted.
 constexpr std::uint64_t kOpenFlushes = 1024;
 constexpr Nanos kInterruptEvery = 100 * kMillisecond;
+
+// While it lives, the peer's connection is not given back.
+struct Busy {
+    explicit Busy(Peer& peer_) : peer(peer_) { peer.busy.fetch_add(1, std::memory_order_seq_cst); }
+    ~Busy() { peer.busy.fetch_sub(1, std::memory_order_seq_cst); }
+    Busy(const Busy&) = delete;
+    Peer& peer;
+};
 
 }  // namespace
 
@@ -93,7 +102,9 @@ void Node::signal_data(Peer& peer, bool urgent) {
     // Of the node, not of the peer: whoever sends to many in turn is busy, however rarely each is met.
     const bool quiet = now_ns() - last_signal_.load(std::memory_order_relaxed) > kQuiet;
     const bool done = quiet && write_inline(peer);
-    last_signal_.store(now_ns(), std::memory_order_relaxed);
+    const Nanos now = now_ns();
+    last_signal_.store(now, std::memory_order_relaxed);
+    peer.used.store(now, std::memory_order_relaxed);
     if (done) return;
     if (!peer.write_armed.exchange(true, std::memory_order_seq_cst)) add_interest(peer, kWrite);
 }
@@ -176,6 +187,13 @@ Outcome Node::lost(Peer& peer) {
     return outcome;
 }
 
+// A connection that this call has already used is gone: what it sent may be lost. Unless it was given
+// back, with everything delivered.
+bool Node::was_lost(const Sending& sending, std::uint32_t session) {
+    return sending.session != 0 && sending.session != session &&
+           sending.session != sending.peer.parted.load(std::memory_order_seq_cst);
+}
+
 // Blocks until done(), which is asked with the peer's mutex held.
 Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
                     const std::function<bool()>& done, Channel* Peer::*answers) {
@@ -240,8 +258,14 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
 
     std::function<bool()> worth_it;
     if (attempt.status == Status::not_connected) {
-        // A connection that this call has already used is gone: what it sent may be lost.
-        if (sending.session != 0) return lost(peer);
+        if (peer.held.load(std::memory_order_seq_cst)) {
+            // It is being given back. If we have not yet gone too far it stays, else another is opened.
+            want_connection(peer);
+            return block(peer, deadline, interrupted,
+                         [&peer] { return !peer.held.load(std::memory_order_seq_cst); });
+        }
+        if (was_lost(sending, 0)) return lost(peer);
+        if (sending.session != 0) sending.session = 0, sending.connect_deadline = 0;
         if (sending.connect_deadline == 0) {
             sending.connect_deadline = now_ns() + options_.connect_timeout;
             std::lock_guard lock(peer.mutex);
@@ -254,7 +278,7 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
                    peer.failures != sending.failures;
         };
     } else {
-        if (sending.session != 0 && sending.session != attempt.session) return lost(peer);
+        if (was_lost(sending, attempt.session)) return lost(peer);
         sending.session = attempt.session;
         auto gone = [&peer, session = attempt.session] {
             return peer.session.load(std::memory_order_seq_cst) != session;
@@ -312,9 +336,13 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
 Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,
                          std::uint16_t flags, Message prefix) {
     Peer& peer = sending.peer;
+    std::optional<Busy> busy(peer);
     const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
-    if (session == 0) return wait(sending, {Status::not_connected}, interrupted);
-    if (sending.session != 0 && sending.session != session) return lost(peer);
+    if (session == 0 || (flags != kResponse && peer.held.load(std::memory_order_seq_cst))) {
+        busy.reset();
+        return wait(sending, {Status::not_connected}, interrupted);
+    }
+    if (was_lost(sending, session)) return lost(peer);
     sending.session = session;
     if (message.size > message_limit(peer)) return too_large(peer, message.size);
     // Its bytes are paid for by the reservation, its place in the queue by the flow.
@@ -428,13 +456,33 @@ Outcome Node::ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* 
 
 Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted* interrupted,
                           std::uint16_t& at) {
-    std::vector<std::pair<Sending, std::uint64_t>> asked;
+    std::vector<Peer*> peers;
     {
         std::lock_guard lock(mutex_);
         for (auto& peer : peer_list_) {
+            if (only == 0 || peer->id == only) peers.push_back(peer.get());
+        }
+    }
+    std::vector<std::pair<Sending, std::uint64_t>> asked;
+    std::list<Busy> busy;
+    for (Peer* peer : peers) {
+        at = peer->id;
+        Sending sending{*peer, deadline, now_ns()};
+        for (;;) {
+            busy.emplace_back(*peer);
             const std::uint32_t session = peer->session.load(std::memory_order_seq_cst);
-            if (session == 0 || (only != 0 && peer->id != only)) continue;
-            asked.push_back({Sending{*peer, deadline, now_ns(), session}, 0});
+            const bool held = peer->held.load(std::memory_order_seq_cst);
+            if (session != 0 && !held) {
+                sending.session = session;
+                asked.push_back({sending, 0});
+                break;
+            }
+            busy.pop_back();
+            std::unique_lock lock(peer->mutex);
+            if (!held && !peer->unflushed) break;  // nothing is on its way
+            lock.unlock();
+            Outcome outcome = wait(sending, {sends_allowed() ? Status::not_connected : Status::closed}, interrupted);
+            if (!outcome.ok()) return outcome;
         }
     }
     // Behind the look at the sessions: closing ends them, and then there would be nothing to wait for.
@@ -450,6 +498,7 @@ Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted*
         bool gone = false;
         Outcome outcome = block(peer, deadline, interrupted, [&, wanted = id, session = sending.session] {
             gone = peer.session.load(std::memory_order_seq_cst) != session;
+            if (!gone && peer.flushed >= wanted) peer.unflushed = false;
             return gone || peer.flushed >= wanted;
         });
         if (outcome.ok() && gone) outcome = lost(peer);

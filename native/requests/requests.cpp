@@ -51,6 +51,7 @@ std::shared_ptr<Pending> Requests::add(Peer& peer, std::uint16_t kind) {
     std::lock_guard lock(mutex_);
     auto pending = std::make_shared<Pending>(next_++, peer, kind);
     pending_.emplace(pending->id, pending);
+    peer.asking.fetch_add(1, std::memory_order_seq_cst);
     open_.store(pending_.size(), std::memory_order_relaxed);
     return pending;
 }
@@ -61,6 +62,7 @@ std::shared_ptr<Pending> Requests::take(std::uint64_t id, const Peer* peer) {
     if (found == pending_.end() || &found->second->peer != peer) return nullptr;
     auto pending = std::move(found->second);
     pending_.erase(found);
+    pending->peer.asking.fetch_sub(1, std::memory_order_seq_cst);
     open_.store(pending_.size(), std::memory_order_relaxed);
     return pending;
 }
@@ -99,6 +101,7 @@ void Requests::end_all(Peer* peer, Pending::State state, const std::string& text
                 ++at;
                 continue;
             }
+            at->second->peer.asking.fetch_sub(1, std::memory_order_seq_cst);
             ended.push_back(std::move(at->second));
             at = pending_.erase(at);
         }

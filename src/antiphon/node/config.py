@@ -99,6 +99,11 @@ class NodeConfig:
     large_message_bytes: int = _size(128 * MIB)
     """Bound on messages that travel in fragments and are being put together at one time."""
 
+    max_connections: int | None = None
+    """How many peers the node stays connected with; None: all. With more, the connection that was
+    used least recently is closed, once nothing is under way on it, and opened again when it is
+    wanted. Each takes two sockets."""
+
     connect_timeout: float = 5.0
     """How long the first message to a peer waits for the connection."""
 
@@ -154,6 +159,9 @@ class NodeConfig:
             self._check_number(name, 0.0, 86_400.0)
         self._check_number("heartbeat", 0.0, 3600.0)
         self._check_number("spin_us", 0.0, 1000.0, zero=True)
+        most = self.max_connections
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise _refuse("max_connections", most, "a whole number of at least 1, or None")
         object.__setattr__(self, "buffer_pool", _check_pool(self.buffer_pool))
 
     def _check_size(self, name: str, low: int, high: int, bound: str = "") -> None:

@@ -156,6 +156,7 @@ class Node(NodeCore):
                 "send_timeout": self.config.send_timeout,
                 "heartbeat": self.config.heartbeat,
                 "spin_us": self.config.spin_us,
+                "max_connections": self.config.max_connections or 0,
                 "threads": _cores(),
             },
             kind_of,

@@ -120,6 +120,8 @@ class NodeStatistics:
     """``unknown_kind``, ``queue_full``, ``handler_failed`` and ``unconfirmed`` (at the most)."""
     reconnects: int
     refused_connections: int
+    dismissed_connections: int
+    """Those that were closed because there were more than ``max_connections``."""
     protocol_errors: int
     buffer_bytes: int
     """Receive buffers in use."""

@@ -1,0 +1,156 @@
+// Giving connections back. With more of them than max_connections, the one that was used least recently
+// is closed, and nothing is lost by that. On the selector thread.
+//
+//   the one with too many                the other
+//   part                              ->                 both send nothing new from here on
+//                                     <- agree, or refrain
+//   everything that was sent, bye     ->                 or stay, when somebody wants it after all
+//                                     <- everything that was sent, bye
+//
+// Nobody agrees while a request is open, a large message is under way or a flush is waited for. The
+// receiver of a channel closes it, when it has read the bye: then neither end closes over unread bytes.
+// Whoever wants to send meanwhile waits, and opens a new connection afterwards. Questions are numbered:
+// the two channels may overtake each other.
+#include <algorithm>
+
+#include "base/spin.hpp"
+#include "node/node.hpp"
+
+namespace antiphon {
+
+// Too many connections: asks the peer that was used least recently to part, and so on.
+void Node::keep_to_limit() {
+    if (options_.max_connections == 0 || phase_.load(std::memory_order_acquire) != Phase::running) return;
+    std::vector<Peer*> connected;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& peer : peer_list_) {
+            if ((peer->in || peer->out) && peer->asked == 0 && !peer->ending) connected.push_back(peer.get());
+        }
+    }
+    if (connected.size() <= options_.max_connections) return;
+    std::size_t over = connected.size() - options_.max_connections;
+    std::sort(connected.begin(), connected.end(), [](const Peer* one, const Peer* other) {
+        return one->used.load(std::memory_order_relaxed) < other->used.load(std::memory_order_relaxed);
+    });
+    for (Peer* peer : connected) {
+        if (over == 0) break;
+        if (peer->waiters.load(std::memory_order_seq_cst) != 0 || !hold(*peer)) continue;
+        peer->asked = ++partings_;
+        say(*peer, Control::part, ByteWriter().put(peer->asked).bytes());
+        --over;
+    }
+}
+
+// Nothing new goes to this peer; false, and nothing has changed, if it cannot do without the connection.
+bool Node::hold(Peer& peer) {
+    const bool open = (!peer.out || peer.out->state == Channel::State::open) &&
+                      (!peer.in || peer.in->state == Channel::State::open) && !peer.dialling && !peer.offering &&
+                      !peer.resolving && peer.retry_timer == 0;
+    if (!open || peer.id == id() || (peer.features & kPartFeature) == 0) return false;
+    // Both must be able to open another one.
+    if (listener_ < 0 || peer.undiallable) return false;
+    {
+        std::lock_guard lock(peer.mutex);
+        if (peer.explicit_address.empty() && peer.learned_address.empty()) return false;
+    }
+    const bool was_held = peer.held.exchange(true, std::memory_order_seq_cst);
+    // Behind the mark: whoever raises one of these looks at it afterwards.
+    if (peer.busy.load(std::memory_order_seq_cst) == 0 && peer.asking.load(std::memory_order_seq_cst) == 0) {
+        return true;
+    }
+    if (!was_held) let_go(peer);
+    return false;
+}
+
+void Node::let_go(Peer& peer) {
+    peer.held.store(false, std::memory_order_seq_cst);
+    peer.wake();
+}
+
+// On whichever channel there is.
+void Node::say(Peer& peer, Control word, std::string_view payload) {
+    if (peer.out) {
+        peer.send_forward(word, payload);
+        add_interest(peer, kWrite);
+    } else if (peer.in) {
+        peer.send_back(word, payload);
+        add_interest(peer, kWriteBack);
+    }
+}
+
+// Somebody wants a connection that was to be given back.
+void Node::stay(Peer& peer) {
+    if (peer.asked == 0 || peer.ending) return;
+    say(peer, Control::stay, ByteWriter().put(peer.asked).bytes());
+    peer.asked = 0;
+    peer.used.store(selector_.now(), std::memory_order_relaxed);
+    if (peer.agreed == 0) let_go(peer);
+}
+
+bool Node::got_part(Peer& peer, Control word, std::string_view payload) {
+    ByteReader reader(payload);
+    const auto number = reader.get<std::uint32_t>();
+    if (!reader.ok() || number == 0) return false;
+    if (peer.ending) return true;  // the peer learns that soon enough
+    if (word == Control::part) {
+        const bool free = phase_.load(std::memory_order_acquire) == Phase::running &&
+                          peer.waiters.load(std::memory_order_seq_cst) == 0 && hold(peer);
+        if (free) peer.agreed = number;
+        say(peer, free ? Control::agree : Control::refrain, payload);
+    } else if (word == Control::stay) {
+        if (peer.agreed == number) peer.agreed = 0;
+    } else if (peer.asked == number) {
+        if (word == Control::agree && peer.waiters.load(std::memory_order_seq_cst) != 0) return stay(peer), true;
+        if (word == Control::agree) {
+            dismissed_.fetch_add(1, std::memory_order_relaxed);
+            end_session(peer);
+            return true;
+        }
+        peer.asked = 0;
+        peer.used.store(selector_.now(), std::memory_order_relaxed);  // the others come first
+    }
+    if (peer.asked == 0 && peer.agreed == 0 && peer.held.load(std::memory_order_relaxed)) let_go(peer);
+    return true;
+}
+
+// What is in the ring still goes out, and then a bye.
+void Node::end_session(Peer& peer) {
+    peer.ending = true;
+    peer.held.store(true, std::memory_order_seq_cst);
+    peer.parted.store(peer.session.load(std::memory_order_relaxed), std::memory_order_seq_cst);
+    peer.session.store(0, std::memory_order_seq_cst);
+    peer.wake();  // whoever waits for credit or room
+    if (peer.out) {
+        add_interest(peer, kWrite);
+    } else {
+        say(peer, Control::bye, kParted);
+    }
+}
+
+// The peer has read everything and closed the channel that we sent on.
+void Node::out_ended(Peer& peer) {
+    if (Channel* out = release_out(peer)) close_channel(out);
+    finish_parting(peer);
+}
+
+// We have read everything that the peer sent.
+void Node::in_ended(Peer& peer) {
+    // The last credit tells how much of it was handled by now. As far as the socket takes it.
+    peer.confirm_all.store(true, std::memory_order_seq_cst);
+    write_back(peer);
+    if (peer.in == nullptr) return;
+    close_channel(peer.in);
+    peer.in = nullptr;
+    drop_receiving(peer);
+    if (!peer.ending) end_session(peer);
+    finish_parting(peer);
+}
+
+void Node::finish_parting(Peer& peer) {
+    if (!peer.ending || peer.in || peer.out) return;
+    take_down(peer, peer.asked != 0 ? "dismissed: it was used least recently of too many connections"
+                               : "dismissed by the peer, which had too many connections");
+}
+
+}  // namespace antiphon
