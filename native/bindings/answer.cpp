@@ -15,7 +15,7 @@ std::string describe(PyObject* exception) {
     std::string told = Py_TYPE(exception)->tp_name;
     if (const auto dot = told.rfind('.'); dot != std::string::npos) told.erase(0, dot + 1);
     told.push_back('\0');
-    Reference text = Reference::steal(PyObject_Str(exception));
+    Reference text = call_one(reinterpret_cast<PyObject*>(&PyUnicode_Type), exception);
     Py_ssize_t size = 0;
     const char* utf8 = text ? PyUnicode_AsUTF8AndSize(text.get(), &size) : nullptr;
     if (utf8 != nullptr) told.append(utf8, std::min<std::size_t>(static_cast<std::size_t>(size), kMostText));
@@ -39,13 +39,13 @@ bool Answer::encode(Reference result, PyObject* kind_of, PyObject* encode) {
         encoded_ = std::move(result);
     } else {
         Reference type = Reference::share(reinterpret_cast<PyObject*>(Py_TYPE(result.get())));
-        Reference number = Reference::steal(PyObject_CallOneArg(kind_of, type.get()));
+        Reference number = call_one(kind_of, type.get());
         if (!number) {
             PyErr_Format(PyExc_TypeError, "the handler returned a %s; an answer is a Message, bytes or None",
                          Py_TYPE(result.get())->tp_name);
             return false;
         }
-        encoded_ = Reference::steal(PyObject_CallOneArg(encode, result.get()));
+        encoded_ = call_one(encode, result.get());
         if (!encoded_) return false;
         head_.kind = static_cast<std::uint16_t>(PyLong_AsLong(number.get()));
     }

@@ -94,7 +94,7 @@ Feed::~Feed() {
 }
 
 void Feed::tell(std::shared_ptr<Completions> completions, std::uint64_t number) {
-    const auto push = [completions, number] { completions->push(number); };
+    const auto push = [completions, number] { completions->push_once(number); };
     registration_->queue->set_on_ready(push, true);
     if (!registration_->queue->empty() || closed()) push();
 }

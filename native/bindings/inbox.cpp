@@ -50,9 +50,10 @@ Reference Inbox::take(Reference& source) {
         if (!registration_->queue->pop(run_, slice_)) return {};
         cursor_ = RunCursor(run_);
         begun_ = true;
-        source_ = Reference::steal(PyLong_FromLong(run_.source));
-        if (!source_) return {};
+        source_ = {};
     }
+    if (!source_) source_ = Reference::steal(PyLong_FromLong(run_.source));
+    if (!source_) return {};
     const char* data;
     std::size_t size;
     cursor_.next(data, size);
@@ -143,7 +144,7 @@ PyObject* Inbox::try_receive() {
 }
 
 void Inbox::tell(std::shared_ptr<Completions> completions, std::uint64_t number) {
-    const auto push = [completions, number] { completions->push(number); };
+    const auto push = [completions, number] { completions->push_once(number); };
     registration_->queue->set_on_ready(push, true);
     push();
 }

@@ -21,6 +21,12 @@ using namespace nb::literals;
 
 namespace antiphon::python {
 
+// What an event loop holds. The core's threads share the list in it and not this object: to let go of
+// that, they would have to wait for the interpreter's lock.
+struct Door {
+    const std::shared_ptr<Completions> completions = std::make_shared<Completions>();
+};
+
 PyObject* wrap_held(std::unique_ptr<Held> held) {
     return nb::cast(std::shared_ptr<Held>(std::move(held))).release().ptr();
 }
@@ -331,7 +337,8 @@ NB_MODULE(_core, m) {
             },
             "most"_a, "timeout"_a = nb::none())
         .def("try_receive", [](Inbox& self) { return checked(self.try_receive()); })
-        .def("tell", &Inbox::tell, "completions"_a, "number"_a)
+        .def("tell", [](Inbox& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },
+             "door"_a, "number"_a)
         .def("close", [](Inbox& self) {
             if (!self.close()) throw nb::python_error();
         })
@@ -348,10 +355,10 @@ NB_MODULE(_core, m) {
             return d;
         });
 
-    nb::class_<Completions>(m, "CompletionsCore")
+    nb::class_<Door>(m, "DoorCore")
         .def(nb::init<>())
-        .def("fileno", &Completions::fd)
-        .def("take", &Completions::take);
+        .def("fileno", [](const Door& self) { return self.completions->fd(); })
+        .def("take", [](const Door& self) { return self.completions->take(); });
 
     nb::class_<Held>(m, "HeldCore")
         .def("finish",
@@ -365,7 +372,8 @@ NB_MODULE(_core, m) {
         .def("deliver", &Held::deliver);
 
     nb::class_<Feed>(m, "FeedCore")
-        .def("tell", &Feed::tell, "completions"_a, "number"_a)
+        .def("tell", [](Feed& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },
+             "door"_a, "number"_a)
         .def("take", [](Feed& self, Py_ssize_t most) { return checked(self.take(most)); }, "most"_a)
         .def("close", &Feed::close)
         .def_prop_ro("closed", &Feed::closed)
@@ -395,7 +403,8 @@ NB_MODULE(_core, m) {
         .def("result", [](Request& self) { return checked(self.result()); })
         .def("time_out", [](Request& self) { return checked(self.time_out()); })
         .def("cancel", &Request::cancel)
-        .def("tell", &Request::tell, "completions"_a.none());
+        .def("tell", [](Request& self, const Door* door) { self.tell(door ? door->completions : nullptr); },
+             "door"_a.none());
 
     nb::class_<NodeCore>(m, "NodeCore", nb::type_slots(node_slots), nb::is_weak_referenceable())
         .def(

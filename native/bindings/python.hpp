@@ -46,6 +46,11 @@ void take_lock(PyThreadState* state);
 // reason: they are parked as well.
 PyObject* call_python(PyObject* callable, PyObject* const* arguments, std::size_t flags);
 
+inline Reference call_one(PyObject* callable, PyObject* argument) {
+    PyObject* arguments[] = {nullptr, argument};
+    return Reference::steal(call_python(callable, arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET));
+}
+
 // Lets go of the interpreter's lock while it lives. On the main thread, interrupted() takes it back
 // for a moment to run signal handlers; true when one of them raised.
 class Released {

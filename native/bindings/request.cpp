@@ -34,20 +34,20 @@ int Request::send(PyObject* data, bool wait, Nanos deadline) {
     Peer& peer = pending_->peer;
     const std::uint16_t kind = pending_->kind;
     auto failed = [&](const Outcome& outcome) {
+        if (outcome.code == Outcome::Code::interrupted && !PyErr_Occurred()) return 1;  // it is done
         node_->give_up(*pending_, State::cancelled);
         // Its time ended before that of the connection did.
         const Nanos now = now_ns();
         const bool early = outcome.code == Outcome::Code::unreachable && now >= deadline &&
                            now - began_ < node_->options().connect_timeout;
-        if (outcome.code == Outcome::Code::interrupted && !PyErr_Occurred()) {
-            result();  // it was cancelled
-        } else if (outcome.code == Outcome::Code::timeout || early) {
+        if (outcome.code == Outcome::Code::timeout || early) {
             raise_timeout();
         } else {
             raise_outcome(outcome, peer.id, kind, now_ns() - began_, 0);
         }
         return -1;
     };
+    if (pending_->done()) return 1;
     if (message.size > node_->message_limit(peer)) return failed(node_->too_large(peer, message.size));
     Attempt attempt = node_->try_request(*pending_, message);
     if (attempt.status == Status::sent) {
@@ -65,13 +65,11 @@ int Request::send(PyObject* data, bool wait, Nanos deadline) {
     Outcome outcome;
     {
         Released released;
-        const Message prefix{reinterpret_cast<const char*>(&pending_->id), kRequestPrefix};
         const Interrupted* signalled = released.interrupted();
         const Interrupted interrupted = [&] { return (signalled && (*signalled)()) || pending_->done(); };
         for (;;) {
             if (attempt.status == Status::large) {
-                sending.went = false;
-                outcome = node_->send_large(sending, kind, message, &interrupted, kRequest, prefix);
+                outcome = node_->send_large_request(sending, *pending_, message, &interrupted);
                 if (!outcome.ok() || sending.went) break;
             } else {
                 outcome = node_->wait(sending, attempt, &interrupted);

@@ -54,11 +54,7 @@ void report(const Calls& handler, std::uint16_t source, std::string* told) {
 Reference call(const Calls& handler, PyObject* source, std::uint16_t id, Reference data, std::uint64_t& failed,
                std::string* told = nullptr) {
     if (data && handler.decode) {
-        PyObject* raw = data.get();
-        PyObject* arguments[] = {nullptr, raw};
-        Reference decoded = Reference::steal(
-            call_python(handler.decode.get(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET));
-        data = std::move(decoded);
+        data = call_one(handler.decode.get(), data.get());
     }
     if (data) {
         PyObject* arguments[] = {nullptr, source, data.get()};

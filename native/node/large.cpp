@@ -33,7 +33,7 @@ void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16
         return;
     }
     use_large(flow, static_cast<std::int64_t>(size));
-    peer.assemblies[id] = {nullptr, size, 0, kind, flow};
+    peer.assemblies[id] = {nullptr, size, 0, kind, flow, selector_.now()};
     answer(1);
 }
 
@@ -67,6 +67,14 @@ void Node::retry_reservations() {
     }
 }
 
+// Whether others wait for what a large message of this peer holds, and nothing of that comes.
+bool Node::hoards(const Peer& peer, Nanos patience) const {
+    if (waiting_reservations_.empty()) return false;
+    return std::any_of(peer.assemblies.begin(), peer.assemblies.end(), [&](const auto& entry) {
+        return selector_.now() - std::max(entry.second.touched, peer.excused) > patience;
+    });
+}
+
 bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std::string_view part) {
     const auto found = peer.assemblies.find(id);
     if (found == peer.assemblies.end()) return true;  // it was cancelled meanwhile
@@ -85,6 +93,7 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     if (assembly.buffer == nullptr) assembly.buffer = Buffer::standalone(assembly.size);
     std::memcpy(assembly.buffer->data() + assembly.filled, part.data(), part.size());
     assembly.filled += part.size();
+    assembly.touched = selector_.now();
     if (!last) return true;
 
     if ((header.flags & kResponse) != 0) {

@@ -24,7 +24,6 @@ constexpr std::size_t kWriteTurn = 4 << 20;     // then the others have their tu
 constexpr std::size_t kWorthwhile = 64 << 10;  // enough for a system call of its own
 constexpr Nanos kLinger = 100 * kMicrosecond, kLongestLinger = kMillisecond;
 constexpr std::size_t kReadTurn = 1 << 20;
-constexpr std::size_t kMaxLane = 1 << 20;  // a peer that makes us answer and never reads is cut off
 constexpr int kDeadAfter = 5;  // heartbeats
 constexpr int kTlsTurns = 4;   // then the others have their turn
 
@@ -277,7 +276,7 @@ void Node::channel_ready(Channel& channel, std::uint32_t events) {
         if (!read_channel(channel)) return;
         // What TLS has read from the socket is not reported by epoll.
         for (int again = 0; channel.tls && channel.tls->pending(); ++again) {
-            if (again == kTlsTurns && channel.peer) return add_interest(*channel.peer, kRead | kReadBack);
+            if (again == kTlsTurns && channel.state == Channel::State::open) return add_interest(*channel.peer, kRead | kReadBack);
             if (!read_channel(channel)) return;
         }
     }
@@ -371,7 +370,7 @@ void Node::read_data(Channel& channel) {
             protocol_errors_.fetch_add(1, std::memory_order_relaxed);
             return channel_failed(channel, "protocol error: " + channel.parser->error());
         }
-        if (channel.farewell.empty() && lane_bytes(peer, peer.back) > kMaxLane) {
+        if (channel.farewell.empty() && (lane_bytes(peer, peer.back) > kMaxLane || lane_bytes(peer, peer.forward) > kMaxLane)) {
             channel.farewell = "it asks and does not read the answers";
         }
         if (!channel.farewell.empty()) return channel_failed(channel, std::string(channel.farewell));
@@ -390,7 +389,7 @@ void Node::write_channel(Channel& channel) {
         if (sent < 0) {
             if (errno == EINTR) continue;
             if (errno == EAGAIN) return want_writable(channel, true);
-            return channel_failed(channel, error_text(errno));
+            return channel_failed(channel, channel.error(errno));
         }
         channel.written += static_cast<std::size_t>(sent);
         channel.last_written = selector_.now();
@@ -441,7 +440,7 @@ void Node::write_out(Peer& peer) {
     Channel* channel = peer.out;
     bool alive = true;
     std::string error;
-    if (channel == nullptr || channel->state != Channel::State::open) {
+    if (channel == nullptr || channel->state != Channel::State::open || channel->shut) {
         peer.write_armed.store(false, std::memory_order_seq_cst);
     } else if ((channel->watching & EPOLLOUT) == 0) {
         peer.out_blocked = false;
@@ -582,6 +581,10 @@ void Node::tick() {
             take_down(*peer, std::string("no sign of life for ") + seconds + " s");
             continue;
         }
+        if (hoards(*peer, 2 * dead)) {
+            take_down(*peer, "it announced a large message, and sends nothing of it while others wait");
+            continue;
+        }
         // Half a beat early, so that a beat is never missed by the length of a turn.
         const Nanos due = now - options_.heartbeat / 2;
         if (peer->in && peer->in->state == Channel::State::open && peer->in->out.empty() &&
@@ -589,7 +592,8 @@ void Node::tick() {
             peer->send_back(Control::liveness, alive);
             write_back(*peer);
         }
-        if (peer->ending) continue;
+        // Nothing follows a bye.
+        if (peer->ending || (peer->out && peer->out->bye_sent)) continue;
         if (peer->out && peer->out->state == Channel::State::open && peer->out->last_written < due) {
             bool lane_free;
             {

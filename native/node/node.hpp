@@ -218,7 +218,9 @@ class Node {
 
     // --- requests --------------------------------------------------------------------------------
     std::shared_ptr<Pending> add_request(Peer& peer, std::uint16_t kind) { return requests_.add(peer, kind); }
-    Attempt try_request(const Pending& pending, Message message);
+    Attempt try_request(Pending& pending, Message message);
+    // May block: as send_large.
+    Outcome send_large_request(Sending& sending, Pending& pending, Message message, const Interrupted* interrupted);
     // May block: until it is done, the deadline (timeout), or an interrupt. The caller gives up then.
     Outcome await(Pending& pending, Nanos deadline, const Interrupted* interrupted);
     void count_request() { requests_made_.fetch_add(1, std::memory_order_relaxed); }
@@ -354,6 +356,7 @@ class Node {
     void retry_opens();
     void reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16_t kind, std::uint32_t flow);
     void retry_reservations();
+    bool hoards(const Peer& peer, Nanos patience) const;
     void drop_receiving(Peer& peer);
     void announce(Registration& registration);
     void return_idle_windows(Peer& peer);

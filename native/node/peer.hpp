@@ -30,6 +30,9 @@ namespace antiphon {
 
 struct Channel;
 
+// A peer that makes us answer and never reads is cut off.
+inline constexpr std::size_t kMaxLane = 1 << 20;
+
 // Kind -> flow towards one peer. Read by producers, written by the selector; pages never go away.
 class KindTable {
    public:
@@ -176,6 +179,7 @@ class Peer {
         std::uint64_t size, filled;
         std::uint16_t kind;
         std::uint32_t flow;
+        Nanos touched;
     };
     std::unordered_map<std::uint64_t, Assembly> assemblies;
 

@@ -507,7 +507,8 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
                 return false;
             }
             auto barrier = std::make_shared<Barrier>([this, &peer, id, session = peer.in_session.load()] {
-                // On whichever thread handles the last message.
+                // On whichever thread handles the last message; or in a child that drops what it inherited.
+                if (forked()) return;
                 peer.flushes.fetch_sub(1, std::memory_order_relaxed);
                 peer.confirm_all.store(true, std::memory_order_seq_cst);
                 {

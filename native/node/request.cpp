@@ -21,13 +21,26 @@ constexpr Nanos kInterruptEvery = 100 * kMillisecond;
 
 // --- the caller ------------------------------------------------------------------------------------
 
-Attempt Node::try_request(const Pending& pending, Message message) {
-    return put(pending.peer, pending.kind, kRequest, kRequestPrefix + message.size, 1,
-               [&](Ring& ring, std::uint64_t position) {
-                   ring.write(position, &pending.id, kRequestPrefix);
-                   if (message.size != 0) ring.write(position + kRequestPrefix, message.data, message.size);
-               },
-               requests_.open() <= kFew);
+Attempt Node::try_request(Pending& pending, Message message) {
+    pending.sent.store(true, std::memory_order_seq_cst);
+    const Attempt attempt = put(pending.peer, pending.kind, kRequest, kRequestPrefix + message.size, 1,
+                                [&](Ring& ring, std::uint64_t position) {
+                                    ring.write(position, &pending.id, kRequestPrefix);
+                                    if (message.size == 0) return;
+                                    ring.write(position + kRequestPrefix, message.data, message.size);
+                                },
+                                requests_.open() <= kFew);
+    if (attempt.status != Status::sent) pending.sent.store(false, std::memory_order_seq_cst);
+    return attempt;
+}
+
+Outcome Node::send_large_request(Sending& sending, Pending& pending, Message message, const Interrupted* interrupted) {
+    const Message prefix{reinterpret_cast<const char*>(&pending.id), kRequestPrefix};
+    sending.went = false;
+    pending.sent.store(true, std::memory_order_seq_cst);
+    const Outcome outcome = send_large(sending, pending.kind, message, interrupted, kRequest, prefix);
+    if (!sending.went) pending.sent.store(false, std::memory_order_seq_cst);
+    return outcome;
 }
 
 Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interrupted) {
@@ -162,6 +175,7 @@ void Node::refuse_requests(Run& run, std::uint16_t kind, bool unknown) {
     {
         std::lock_guard lock(peer.mutex);
         if (peer.in_session.load(std::memory_order_seq_cst) != run.session) return;
+        if (peer.forward.size() > kMaxLane) return;  // it is about to be cut off for that
         peer.forward += frames;
     }
     if (peer.session.load(std::memory_order_seq_cst) == 0) want_connection(peer);

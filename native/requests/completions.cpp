@@ -6,17 +6,27 @@
 #include <cerrno>
 #include <system_error>
 
-#include "base/descriptors.hpp"
-
 namespace antiphon {
 
 Completions::Completions() : fd_(open_descriptor([] { return eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); })) {
     if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "cannot make an eventfd");
 }
 
-Completions::~Completions() { close_descriptor(fd_); }
+Completions::~Completions() {
+    if (!forked()) close_descriptor(fd_);
+}
+
+void Completions::push_once(std::uint64_t id) {
+    if (forked()) return;
+    {
+        std::lock_guard lock(mutex_);
+        if (!once_.insert(id).second) return;
+    }
+    push(id);
+}
 
 void Completions::push(std::uint64_t id) {
+    if (forked()) return;
     bool first;
     {
         std::lock_guard lock(mutex_);
@@ -29,11 +39,13 @@ void Completions::push(std::uint64_t id) {
 }
 
 std::vector<std::uint64_t> Completions::take() {
+    if (forked()) return {};
     std::uint64_t drained;
     [[maybe_unused]] const ssize_t ignored = read(fd_, &drained, sizeof drained);
     std::vector<std::uint64_t> ids;
     std::lock_guard lock(mutex_);
     ids.swap(ids_);
+    once_.clear();
     return ids;
 }
 

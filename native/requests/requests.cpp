@@ -56,10 +56,10 @@ std::shared_ptr<Pending> Requests::add(Peer& peer, std::uint16_t kind) {
     return pending;
 }
 
-std::shared_ptr<Pending> Requests::take(std::uint64_t id, const Peer* peer) {
+std::shared_ptr<Pending> Requests::take(std::uint64_t id, const Peer* peer, bool sent) {
     std::lock_guard lock(mutex_);
     const auto found = pending_.find(id);
-    if (found == pending_.end() || &found->second->peer != peer) return nullptr;
+    if (found == pending_.end() || &found->second->peer != peer || (sent && !found->second->sent)) return nullptr;
     auto pending = std::move(found->second);
     pending_.erase(found);
     pending->peer.asking.fetch_sub(1, std::memory_order_seq_cst);
@@ -69,7 +69,7 @@ std::shared_ptr<Pending> Requests::take(std::uint64_t id, const Peer* peer) {
 
 bool Requests::answer(Peer& peer, const ResponseHead& head, std::string_view body, Buffer* buffer,
                       std::size_t offset) {
-    const auto pending = take(head.id, &peer);
+    const auto pending = take(head.id, &peer, true);
     if (!pending) {
         late_.fetch_add(1, std::memory_order_relaxed);
         if (buffer) buffer->release();
@@ -87,7 +87,7 @@ bool Requests::answer(Peer& peer, const ResponseHead& head, std::string_view bod
 }
 
 bool Requests::give_up(Pending& pending, Pending::State state) {
-    const auto mine = take(pending.id, &pending.peer);
+    const auto mine = take(pending.id, &pending.peer, false);
     if (mine) mine->end(state, 0, {}, nullptr, 0);
     return mine != nullptr;
 }
@@ -97,7 +97,7 @@ void Requests::end_all(Peer* peer, Pending::State state, const std::string& text
     {
         std::lock_guard lock(mutex_);
         for (auto at = pending_.begin(); at != pending_.end();) {
-            if (peer != nullptr && &at->second->peer != peer) {
+            if (peer != nullptr && (&at->second->peer != peer || !at->second->sent)) {
                 ++at;
                 continue;
             }

@@ -49,7 +49,7 @@ class Pending {
     }
     Pending(const Pending&) = delete;
 
-    bool done() const { return done_.load(std::memory_order_acquire); }
+    bool done() const { return done_.load(std::memory_order_seq_cst); }
     // Until then; false when it is not done. Not for a thread that leads.
     bool wait(std::int64_t until);
     // Pushes its id as soon as it is done, or at once. Null: nobody is told any more.
@@ -66,6 +66,8 @@ class Pending {
     const std::uint64_t id;
     Peer& peer;
     const std::uint16_t kind;
+    // It may be on its way: only then can it be answered, or lost with its connection.
+    std::atomic<bool> sent{false};
     // True while its thread leads (node/lead.hpp): then it waits for the peer's eventfd.
     std::atomic<bool> leads{false};
 
@@ -95,14 +97,14 @@ class Requests {
                 std::size_t offset = 0);
     // Nobody wants the response any more; true unless it was done already.
     bool give_up(Pending& pending, Pending::State state);
-    // All requests to this peer, or to all peers (null), end like this.
+    // All requests that were sent to this peer, or all there are (null), end like this.
     void end_all(Peer* peer, Pending::State state, const std::string& text);
 
     std::uint64_t open() const { return open_.load(std::memory_order_relaxed); }
     std::uint64_t late() const { return late_.load(std::memory_order_relaxed); }
 
    private:
-    std::shared_ptr<Pending> take(std::uint64_t id, const Peer* peer);
+    std::shared_ptr<Pending> take(std::uint64_t id, const Peer* peer, bool sent);
 
     std::mutex mutex_;
     std::unordered_map<std::uint64_t, std::shared_ptr<Pending>> pending_;

@@ -15,6 +15,8 @@ struct SSL_CIPHER;
 struct SSL_METHOD;
 struct X509;
 struct EVP_MD;
+struct BIO;
+struct BIO_METHOD;
 
 using UseSession = int (*)(SSL*, const EVP_MD*, const unsigned char**, std::size_t*, SSL_SESSION**);
 using FindSession = int (*)(SSL*, const unsigned char*, std::size_t, SSL_SESSION**);
@@ -44,7 +46,8 @@ using Verify = int (*)(int, void*);
     F(SSL_get_SSL_CTX, SSL_CTX*, (const SSL*))                                             \
     F(SSL_new, SSL*, (SSL_CTX*))                                                           \
     F(SSL_free, void, (SSL*))                                                              \
-    F(SSL_set_fd, int, (SSL*, int))                                                        \
+    F(SSL_set_bio, void, (SSL*, BIO*, BIO*))                                               \
+    F(SSL_key_update, int, (SSL*, int))                                                    \
     F(SSL_set_connect_state, void, (SSL*))                                                 \
     F(SSL_set_accept_state, void, (SSL*))                                                  \
     F(SSL_do_handshake, int, (SSL*))                                                       \
@@ -62,6 +65,15 @@ using Verify = int (*)(int, void*);
     F(SSL_SESSION_set_cipher, int, (SSL_SESSION*, const SSL_CIPHER*))                      \
     F(SSL_SESSION_set_protocol_version, int, (SSL_SESSION*, int))
 #define ANTIPHON_CRYPTO_FUNCTIONS(F)                                     \
+    F(BIO_new, BIO*, (const BIO_METHOD*))                                \
+    F(BIO_new_socket, BIO*, (int, int))                                  \
+    F(BIO_free, int, (BIO*))                                             \
+    F(BIO_meth_new, BIO_METHOD*, (int, const char*))                     \
+    F(BIO_meth_set_write, int, (BIO_METHOD*, int (*)(BIO*, const char*, int))) \
+    F(BIO_meth_set_ctrl, int, (BIO_METHOD*, long (*)(BIO*, int, long, void*))) \
+    F(BIO_set_data, void, (BIO*, void*))                                 \
+    F(BIO_get_data, void*, (BIO*))                                       \
+    F(BIO_set_init, void, (BIO*, int))                                   \
     F(ERR_get_error, unsigned long, ())                                  \
     F(ERR_clear_error, void, ())                                         \
     F(ERR_error_string_n, void, (unsigned long, char*, std::size_t))     \

@@ -1,10 +1,13 @@
 #include "tls/session.hpp"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "frames/sha256.hpp"
 
@@ -25,6 +28,11 @@ constexpr int kSubjectAltName = 85, kUri = 6;
 constexpr unsigned char kAes128[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr char kIdentity[] = "antiphon";
 constexpr std::size_t kReadBuffer = 128 << 10;
+constexpr std::size_t kGather = 64 << 10;  // what goes to the socket in one call, if there is so much
+// AES-GCM is good for 2^24.5 records with one key (RFC 8446, 5.5).
+constexpr std::uint64_t kRecordsPerKey = 1 << 23;
+constexpr int kUpdateOwnKey = 0;
+constexpr int kSourceSink = 0x0400, kFlushCtrl = 11, kNoClose = 0;
 
 // How a certificate names a node, in a URI of its subject's alternative names.
 constexpr char kNodeUri[] = "antiphon:node:";
@@ -48,7 +56,16 @@ std::string last_error(const OpenSsl& api) {
     return text.empty() ? "unknown error" : text;
 }
 
+long answer_flush(BIO*, int command, long, void*) { return command == kFlushCtrl ? 1 : 0; }
+
 }  // namespace
+
+// Where OpenSSL writes to: records gather here and go to the socket together, in a call that raises no
+// signal.
+int gather(BIO* bio, const char* data, int size) {
+    static_cast<Session*>(openssl()->BIO_get_data(bio))->records_.append(data, static_cast<std::size_t>(size));
+    return size;
+}
 
 SSL_SESSION* Context::make_session(SSL* ssl) const {
     SSL_SESSION* session = api_.SSL_SESSION_new();
@@ -140,11 +157,27 @@ std::vector<std::int64_t> changed_at(const Context::Files& files) {
 }
 
 Session::Session(std::shared_ptr<Context> context, int fd, bool dialled)
-    : api_(context->api_), context_(std::move(context)), ssl_(api_.SSL_new(context_->context_)) {
-    if (ssl_ == nullptr || api_.SSL_set_fd(ssl_, fd) != 1) {
+    : api_(context->api_), context_(std::move(context)), ssl_(api_.SSL_new(context_->context_)), fd_(fd) {
+    static const BIO_METHOD* const method = [&] {
+        BIO_METHOD* made = api_.BIO_meth_new(kSourceSink, "antiphon");
+        if (made) {
+            api_.BIO_meth_set_write(made, &gather);
+            api_.BIO_meth_set_ctrl(made, &answer_flush);
+        }
+        return made;
+    }();
+    BIO* in = api_.BIO_new_socket(fd, kNoClose);
+    BIO* out = method ? api_.BIO_new(method) : nullptr;
+    if (ssl_ == nullptr || in == nullptr || out == nullptr) {
+        const std::string error = last_error(api_);
+        if (in) api_.BIO_free(in);
+        if (out) api_.BIO_free(out);
         if (ssl_) api_.SSL_free(ssl_);
-        throw std::runtime_error("OpenSSL: " + last_error(api_));
+        throw std::runtime_error("OpenSSL: " + error);
     }
+    api_.BIO_set_data(out, this);
+    api_.BIO_set_init(out, 1);
+    api_.SSL_set_bio(ssl_, in, out);
     if (dialled) {
         api_.SSL_set_connect_state(ssl_);
     } else {
@@ -165,15 +198,35 @@ void Session::remember_error(int code) {
     }
 }
 
+// True when the socket has taken everything; else -1's errno.
+bool Session::flush() {
+    while (flushed_ < records_.size()) {
+        const ssize_t sent =
+            send(fd_, records_.data() + flushed_, records_.size() - flushed_, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0) return false;
+        flushed_ += static_cast<std::size_t>(sent);
+    }
+    std::string().swap(records_);  // most connections are idle
+    flushed_ = 0;
+    return true;
+}
+
 Session::Step Session::shake_hands() {
     std::lock_guard lock(mutex_);
     api_.ERR_clear_error();
     errno = 0;
     const int result = api_.SSL_do_handshake(ssl_);
+    const int error = errno;
+    // An alert as well: the other side is to know why.
+    const bool flushed = flush();
+    if (!flushed && errno == EAGAIN && (result == 1 || api_.SSL_get_error(ssl_, result) == kErrorWantRead)) {
+        return Step::wants_write;
+    }
+    errno = error;
     if (result != 1) {
         const int code = api_.SSL_get_error(ssl_, result);
         if (code == kErrorWantRead) return Step::wants_read;
-        if (code == kErrorWantWrite) return Step::wants_write;
         if (code == kErrorZero || code == kErrorSyscall) {
             error_ = errno != 0 ? std::strerror(errno) : "the peer closed the connection; it may not speak TLS";
             return Step::lost;
@@ -187,6 +240,7 @@ Session::Step Session::shake_hands() {
         error_ = "the shared secret was not used";
         return Step::failed;
     }
+    names_.clear();  // if the last record did not go out at once, this is the second time
     if (X509* certificate = api_.SSL_get1_peer_certificate(ssl_)) {
         if (void* found = api_.X509_get_ext_d2i(certificate, kSubjectAltName, nullptr, nullptr)) {
             struct GeneralName {
@@ -228,21 +282,38 @@ ssize_t Session::receive(void* to, std::size_t room) {
     std::size_t count = 0;
     const int result = api_.SSL_read_ex(ssl_, to, room, &count);
     dry_ = result != 1;
-    return outcome(result, count);
+    const ssize_t got = outcome(result, count);
+    if (owed_ == 0 && !records_.empty()) {
+        // Its answer to a new key of the other side, or an alert. What is left goes with what comes next.
+        const int error = errno;
+        flush();
+        errno = error;
+    }
+    return got;
 }
 
 ssize_t Session::transmit(const void* from, std::size_t bytes) {
     std::lock_guard lock(mutex_);
-    api_.ERR_clear_error();
-    errno = 0;
-    std::size_t count = 0;
-    const int result = api_.SSL_write_ex(ssl_, from, bytes, &count);
-    const ssize_t sent = outcome(result, count);
-    if (sent == 0) {  // as send() would say it
-        errno = EPIPE;
-        return -1;
+    if (!flush()) return -1;
+    if (owed_ != 0) return static_cast<ssize_t>(std::min(std::exchange(owed_, 0), bytes));
+    bytes = std::min(bytes, kGather);
+    std::size_t done = 0;
+    while (done < bytes) {
+        api_.ERR_clear_error();
+        errno = 0;
+        std::size_t count = 0;
+        if (++written_ % kRecordsPerKey == 0) api_.SSL_key_update(ssl_, kUpdateOwnKey);
+        const int result = api_.SSL_write_ex(ssl_, static_cast<const char*>(from) + done, bytes - done, &count);
+        if (result != 1) {
+            const ssize_t failed = outcome(result, count);
+            if (failed == 0) errno = EPIPE;  // as send() would say it
+            return -1;
+        }
+        done += count;
     }
-    return sent;
+    if (flush()) return static_cast<ssize_t>(done);
+    if (errno == EAGAIN) owed_ = done;
+    return -1;
 }
 
 bool Session::pending() {

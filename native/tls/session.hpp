@@ -54,7 +54,8 @@ class Session {
     ~Session();
 
     Step shake_hands();
-    // As recv() and send() on a socket that does not block: -1 with errno, 0 at the end.
+    // As recv() and send() on a socket that does not block: -1 with errno, 0 at the end. When transmit
+    // says EAGAIN, the same bytes must come first the next time.
     ssize_t receive(void* to, std::size_t room);
     ssize_t transmit(const void* from, std::size_t bytes);
     // Something was read from the socket and not handed out yet: epoll will not tell.
@@ -67,13 +68,21 @@ class Session {
     std::string named() const;  // for error texts
 
    private:
+    friend int gather(BIO*, const char*, int);
     ssize_t outcome(int result, std::size_t count);
+    bool flush();
     void remember_error(int code);
 
     const OpenSsl& api_;
     const std::shared_ptr<Context> context_;
     std::mutex mutex_;
     SSL* ssl_;
+    const int fd_;
+    // Records that the socket has not taken yet, from `flushed_` on, and how many bytes of the caller's
+    // are in them: those are reported when the last record is gone.
+    std::string records_;
+    std::size_t flushed_ = 0, owed_ = 0;
+    std::uint64_t written_ = 0;  // records with the present key
     std::string error_;
     bool dry_ = false;  // the last read found no whole record
     std::vector<std::string> names_;

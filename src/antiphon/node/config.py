@@ -159,7 +159,7 @@ class NodeConfig:
             self._check_number(name, 0.0, 86_400.0)
         self._check_number("heartbeat", 0.0, 3600.0)
         self._check_number("spin_us", 0.0, 1000.0, zero=True)
-        most = self.max_connections
+        most: object = self.max_connections
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise _refuse("max_connections", most, "a whole number of at least 1, or None")
         object.__setattr__(self, "buffer_pool", _check_pool(self.buffer_pool))

@@ -11,7 +11,7 @@ from typing import Any
 from antiphon._core import FeedCore, HeldCore
 from antiphon.errors import Closed, QueueFull
 from antiphon.node.later import Later
-from antiphon.node.loops import door_of
+from antiphon.node.loops import close_door, door_of
 
 __all__ = ["CoroutineHandler", "numbers"]
 
@@ -20,6 +20,8 @@ numbers = itertools.count()
 
 _PER_TURN = 256
 """Messages taken before the loop has another turn."""
+
+_ALL = 1 << 20
 
 _ANSWERS = 1 << 20
 """Answers to a peer queue apart from what is sent to it."""
@@ -70,8 +72,9 @@ class CoroutineHandler:
         """The event loop forgets it. Any thread."""
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(self._leave, loop)
+            close_door(loop, self._number, lambda: self._leave(loop))
+            if loop.is_closed():
+                self._loop = None
 
     def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
         door_of(loop).calls.pop(self._number, None)
@@ -99,7 +102,7 @@ class CoroutineHandler:
                 for item in left:
                     await self._handle(*item)
             except asyncio.CancelledError as cancelled:  # the loop ends: so do those behind it
-                for source, _, held, _ in left:
+                for source, _, held, _ in itertools.chain(left, self._core.take(_ALL)):
                     self._deliver(source, held, held.fail(cancelled))
                 raise
             if not taken:

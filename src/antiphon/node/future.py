@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from antiphon._core import RequestCore
 from antiphon.errors import AntiphonError, Closed, RequestCancelled, RequestTimeout
-from antiphon.node.loops import door_of, refuse_to_block
+from antiphon.node.loops import Door, door_of, refuse_to_block
 
 __all__ = ["Future", "Job", "RequestFuture"]
 
@@ -61,7 +61,7 @@ class Future(ABC, Generic[T]):
 class RequestFuture(Future[T]):
     """The answer to a request that is on its way."""
 
-    __slots__ = ("_convert", "_core", "_deadline", "_error", "_value", "_waiting")
+    __slots__ = ("_convert", "_core", "_deadline", "_door", "_error", "_value", "_waiting")
 
     def __init__(
         self, core: RequestCore, deadline: float, convert: Callable[[int, bytes], T]
@@ -71,6 +71,7 @@ class RequestFuture(Future[T]):
         self._convert = convert
         self._error: BaseException | None = None
         self._value: tuple[T] | None = None
+        self._door: Door | None = None
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def done(self) -> bool:
@@ -96,9 +97,10 @@ class RequestFuture(Future[T]):
             loop = asyncio.get_running_loop()
             came: asyncio.Future[None] = loop.create_future()
             waiting = self._waiting
-            waiting.append((loop, came))
-            if len(waiting) == 1:
-                door = door_of(loop)
+            mine = (loop, came)
+            waiting.append(mine)
+            if waiting[0] is mine:  # the core tells the first one, which tells the others
+                self._door = door = door_of(loop)
                 door.calls[core.id] = self._wake
                 core.tell(door.core)
             timer = loop.call_later(max(0.0, self._deadline - time.monotonic()), _wake, came)
@@ -109,17 +111,17 @@ class RequestFuture(Future[T]):
                 raise
             finally:
                 timer.cancel()
-                waiting.remove((loop, came))
-                if not waiting:
+                waiting.remove(mine)
+                if not waiting and self._door is not None:
                     core.tell(None)
-                    door_of(loop).calls.pop(core.id, None)
+                    self._door.calls.pop(core.id, None)
             if not core.done:
                 self._time_out()
         return self._take()
 
     def _wake(self) -> None:
         here = asyncio._get_running_loop()
-        for loop, came in self._waiting:
+        for loop, came in self._waiting[:]:
             if loop is here:
                 _wake(came)
             else:
@@ -197,10 +199,13 @@ class Job(Future[T]):
     def follow(self, inner: Future[T]) -> None:
         """The rest is another future's to tell."""
         with self._lock:
-            self._inner = inner
-        if self._cancelled:
+            wanted = not self._cancelled and not self._done.is_set()  # it may have timed out
+            if wanted:
+                self._inner = inner
+        if wanted:
+            self._end(None)
+        else:
             inner.cancel()
-        self._end(None)
 
     def _end(self, outcome: tuple[T] | BaseException | None) -> None:
         with self._lock:

@@ -6,13 +6,12 @@ Receives parked messages from the core, hands them to whichever thread asks.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
 
 from antiphon._core import Batch, InboxCore
 from antiphon.errors import Closed, ReceiveTimeout
 from antiphon.node.coroutines import numbers
-from antiphon.node.loops import door_of
+from antiphon.node.loops import close_door, door_of
 
 __all__ = ["Batch", "Inbox"]
 
@@ -131,8 +130,8 @@ class Inbox(Generic[T]):
         """Those who wait on an event loop wake, and the loop forgets this inbox. Any thread."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(self._gone, loop, set(self._waiting))
+            waiting = set(self._waiting)
+            close_door(loop, self._number, lambda: self._gone(loop, waiting))
 
     def _gone(self, loop: asyncio.AbstractEventLoop, waiting: set[asyncio.Future[None]]) -> None:
         if self._loop is not loop:

@@ -58,9 +58,26 @@ class Later:
             if self._idle >= len(self._ready):
                 self._condition.notify()
             elif self._threads < _MOST_THREADS and self._ready:
-                self._threads += 1
-                threading.Thread(target=self._run, name="ap-later", daemon=True).start()
+                self._start(peer, queue)
         return job
+
+    def _start(self, peer: int, queue: deque[tuple[Job[Any], Callable[[], Any]]]) -> None:
+        """One more thread; where there can be none, what was just queued is taken back."""
+        self._threads += 1
+        try:
+            threading.Thread(target=self._run, name="ap-later", daemon=True).start()
+        except RuntimeError:
+            self._threads -= 1
+            if self._threads:
+                return  # the others get to it
+            queue.pop()
+            self._jobs -= 1
+            if not queue:
+                del self._queues[peer]
+                self._ready.remove(peer)
+            raise QueueFull(
+                "this process can start no thread to wait for it", capacity=0, pending=self._jobs
+            ) from None
 
     def close(self) -> None:
         """What waits ends with `Closed`. What is being done ends by itself: the node is closed."""

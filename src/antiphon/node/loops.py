@@ -12,10 +12,10 @@ import logging
 import weakref
 from collections.abc import Callable
 
-from antiphon._core import CompletionsCore
+from antiphon._core import DoorCore
 from antiphon.errors import WouldBlock
 
-__all__ = ["Door", "door_of", "refuse_to_block"]
+__all__ = ["Door", "close_door", "door_of", "refuse_to_block"]
 
 log = logging.getLogger("antiphon.node")
 
@@ -24,7 +24,7 @@ class Door:
     """The eventfd of one loop, and what to call for each number that comes through it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.core = CompletionsCore()
+        self.core = DoorCore()
         self.calls: dict[int, Callable[[], None]] = {}
         loop.add_reader(self.core.fileno(), self._ready)
 
@@ -49,6 +49,19 @@ def door_of(loop: asyncio.AbstractEventLoop) -> Door:
     if door is None:
         door = _doors[loop] = Door(loop)
     return door
+
+
+def close_door(loop: asyncio.AbstractEventLoop, number: int, leave: Callable[[], object]) -> None:
+    """Has ``leave()`` called on the loop's thread; if the loop is closed, just forgets the number.
+
+    Any thread. What a closed loop still called would keep it, and its descriptor, for ever.
+    """
+    try:
+        loop.call_soon_threadsafe(leave)
+    except RuntimeError:
+        door = _doors.get(loop)
+        if door is not None:
+            door.calls.pop(number, None)
 
 
 def refuse_to_block(call: str, twin: str) -> None:
