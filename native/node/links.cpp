@@ -25,6 +25,7 @@ constexpr std::size_t kWorthwhile = 64 << 10;  // enough for a system call of it
 constexpr Nanos kLinger = 100 * kMicrosecond, kLongestLinger = kMillisecond;
 constexpr std::size_t kReadTurn = 1 << 20;
 constexpr int kDeadAfter = 5;  // heartbeats
+constexpr std::size_t kPeersPerTick = 64, kTicksPerBeat = 8;
 constexpr int kTlsTurns = 4;   // then the others have their turn
 
 std::size_t lane_bytes(Peer& peer, const std::string& lane) {
@@ -554,25 +555,30 @@ void Node::start_sending(Peer& peer) {
 // --- time ------------------------------------------------------------------------------------------
 
 void Node::tick() {
-    warnings_left_ = kWarningsPerTick;
-    if (!options_.tls.empty()) reload_certificates();
     const Nanos now = selector_.now();
     const auto age = static_cast<std::uint32_t>(
         std::min<Nanos>(scheduler_.longest_slice() / kMillisecond, UINT32_MAX));
     const std::string alive = ByteWriter().put(age).bytes();
     std::vector<Peer*> peers;
+    // Many peers have their turns spread over the beat: all at once would keep the messages waiting.
+    std::size_t turns = 1;
     {
         std::lock_guard lock(mutex_);
-        for (auto& peer : peer_list_) peers.push_back(peer.get());
+        if (peer_list_.size() > kPeersPerTick) turns = kTicksPerBeat;
+        tick_turn_ = (tick_turn_ + 1) % turns;
+        for (std::size_t i = tick_turn_; i < peer_list_.size(); i += turns) peers.push_back(peer_list_[i].get());
     }
     // A process that was stopped for a while wakes to find every peer silent: it is the one that was.
-    const bool was_away = now - tick_due_ > options_.heartbeat;
-    tick_due_ = now + options_.heartbeat;
+    if (now - tick_due_ > options_.heartbeat) away_until_ = now;
+    if (tick_turn_ == 0) warnings_left_ = kWarningsPerTick;
+    tick_due_ = now + options_.heartbeat / static_cast<Nanos>(turns);
     selector_.at(tick_due_, [this] { tick(); });  // whatever may go wrong below
+    if (tick_turn_ == 0 && !options_.tls.empty()) reload_certificates();
     for (Peer* peer : peers) {
         if (peer->in == nullptr && peer->out == nullptr) continue;
         // What we do not read, because no buffer is left or the node closes, cannot be heard.
-        if (was_away || (peer->in && peer->in->paused)) peer->excused = now;
+        if (peer->in && peer->in->paused) peer->excused = now;
+        peer->excused = std::max(peer->excused, away_until_);
         // A peer that beats more slowly than this node is not dead for that.
         const Nanos dead = kDeadAfter * std::max(options_.heartbeat, peer->heartbeat);
         if (now - std::max(peer->last_heard, peer->excused) > dead) {
@@ -585,28 +591,34 @@ void Node::tick() {
             take_down(*peer, "it announced a large message, and sends nothing of it while others wait");
             continue;
         }
-        // Half a beat early, so that a beat is never missed by the length of a turn.
-        const Nanos due = now - options_.heartbeat / 2;
-        if (peer->in && peer->in->state == Channel::State::open && peer->in->out.empty() &&
-            peer->in->last_written < due) {
-            peer->send_back(Control::liveness, alive);
-            write_back(*peer);
-        }
         // Nothing follows a bye.
-        if (peer->ending || (peer->out && peer->out->bye_sent)) continue;
-        if (peer->out && peer->out->state == Channel::State::open && peer->out->last_written < due) {
-            bool lane_free;
-            {
-                std::lock_guard lock(peer->mutex);
-                lane_free = peer->forward.empty();
-            }
-            if (lane_free) peer->send_forward(Control::liveness, alive);
-            write_out(*peer);
-        }
+        const bool over = peer->ending || (peer->out && peer->out->bye_sent);
+        show_life(*peer, alive, over);
+        if (over) continue;
         if (peer->out) return_idle_windows(*peer);
         if (peer->out && listener_ < 0 && peer->id != id()) connect_for_peer(*peer);
     }
     keep_to_limit();
+}
+
+// A sign of life every other beat, if nothing else was written: on one of the two channels, in turn.
+void Node::show_life(Peer& peer, const std::string& alive, bool over) {
+    // Half a beat early, so that a beat is never missed by the length of a turn.
+    const Nanos due = selector_.now() - options_.heartbeat * 3 / 2;
+    Channel* in = peer.in && peer.in->state == Channel::State::open ? peer.in : nullptr;
+    Channel* out = !over && peer.out && peer.out->state == Channel::State::open ? peer.out : nullptr;
+    if ((in && in->last_written >= due) || (out && out->last_written >= due)) return;
+    // What is written behind data that the peer does not take may come too late.
+    if (in && !in->out.empty()) in = nullptr;
+    if (out && (out->watching & EPOLLOUT) != 0) out = nullptr;
+    peer.sign_on_out = !peer.sign_on_out;
+    if (out && (peer.sign_on_out || !in)) {
+        peer.send_forward(Control::liveness, alive);
+        write_out(peer);
+    } else if (in) {
+        peer.send_back(Control::liveness, alive);
+        write_back(peer);
+    }
 }
 
 // --- the last writes -------------------------------------------------------------------------------

@@ -291,6 +291,7 @@ class Node {
     void want_writable(Channel& channel, bool wanted);
     void start_sending(Peer& peer);
     void tick();
+    void show_life(Peer& peer, const std::string& alive, bool over);
     void warn(std::uint16_t peer, const std::string& text);
     void read_again(Channel& channel);
     bool read_channel(Channel& channel);
@@ -414,7 +415,8 @@ class Node {
     std::uint64_t granted_ = 0, large_used_ = 0;
     std::vector<std::uint64_t> large_by_flow_;
     std::atomic<std::uint64_t> granted_now_{0}, large_now_{0};
-    Nanos tick_due_ = kNever;
+    Nanos tick_due_ = kNever, away_until_ = 0;
+    std::size_t tick_turn_ = 0;
     int lingering_ = 0;  // connections that are written again in a moment
     bool finishing_ = false;  // rings are being written out for the last time
     std::uint32_t partings_ = 0;  // times that a peer was asked to part

@@ -162,6 +162,7 @@ class Peer {
     std::uint64_t retry_timer = 0;
     bool resolving = false;
     Nanos last_heard = 0, heartbeat = 0;
+    bool sign_on_out = false;  // where the last sign of life went
     Nanos excused = 0;  // until then its silence is our own doing
     std::uint32_t remote_age_ms = 0;
     std::string lane_out;  // what is being written of `forward`; with the write token

@@ -122,7 +122,8 @@ class NodeConfig:
     processor time while it lasts."""
 
     heartbeat: float = 1.0
-    """Seconds between signs of life on every channel; silence for five of them means dead."""
+    """Seconds. A peer that has nothing to send shows a sign of life every two heartbeats; silence
+    for five of them means dead."""
 
     HEARTBEATS_UNTIL_DEAD: ClassVar[int] = 5
 
