@@ -21,6 +21,9 @@ import pytest
 
 from antiphon.cli.components import COMPONENTS
 
+# What helper modules assert is to be explained as well as what tests do.
+pytest.register_assert_rewrite("integration", "stress", "unit")
+
 _missing: Counter[str] = Counter()
 
 # A shell starts background jobs with SIGINT ignored, and children would inherit that: those that

@@ -72,7 +72,7 @@ struct Channel : Watcher {
     std::uint32_t watching = 0;
     bool paused = false;       // no receive buffer was left
     bool led = false;          // a waiting thread reads it (node/lead.hpp)
-    bool bye_sent = false, shut = false;
+    bool bye_sent = false, bye_taken = false, shut = false;  // put behind everything; on its way; gone
     bool parted = false;       // the peer has said bye, and nothing is wrong
     std::uint32_t features = 0;
     std::string farewell;      // the peer's last word on the data direction

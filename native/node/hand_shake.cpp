@@ -401,6 +401,7 @@ void Node::opened(Channel& channel) {
         add_interest(peer, kRead | kWriteBack);
         write_channel(channel);
     }
+    if (peer.in == nullptr || peer.out == nullptr) peer.unused.store(true, std::memory_order_relaxed);
     peer.used.store(selector_.now(), std::memory_order_relaxed);
     keep_to_limit();
 }

@@ -84,10 +84,14 @@ void Node::apply(Peer& peer, std::uint8_t interests) {
         if (peer.retry_timer != 0) selector_.cancel(std::exchange(peer.retry_timer, 0));
         if (peer.in || peer.out) take_down(peer, "the peer was removed");
         std::unique_lock lock(peer.mutex);
-        peer.failure = {Failure::Code::unreachable, "the peer was removed", "", ""};
-        ++peer.failures;
+        const bool removed = !peer.known;  // and not added again
+        if (removed) {
+            peer.failure = {Failure::Code::unreachable, "the peer was removed", "", ""};
+            ++peer.failures;
+        }
         lock.unlock();
         peer.wake();
+        if (!removed && peer.waiters.load(std::memory_order_seq_cst) != 0) add_interest(peer, kConnect);
     }
 }
 
@@ -162,7 +166,6 @@ void Node::channel_failed(Channel& channel, const std::string& reason) {
         if (mine) dial_failed(*peer, {Failure::Code::unreachable, reason, address, ""}, false);
         return;
     }
-    if (peer->ending && peer->out == &channel && channel.shut) return out_ended(*peer);
     take_down(*peer, reason);
 }
 
@@ -184,7 +187,7 @@ void Node::take_down(Peer& peer, const std::string& reason) {
     const bool sending = peer.session.load(std::memory_order_relaxed) != 0 || peer.ending;
     // Given back: everything has arrived.
     const bool parted = peer.ending && !peer.in && !peer.out;
-    if (peer.ending && !parted) peer.parted.store(0, std::memory_order_seq_cst);
+    if (!parted) peer.lost_session.store(peer.sessions, std::memory_order_seq_cst);
     peer.session.store(0, std::memory_order_seq_cst);
     const std::string address = peer.out ? peer.out->dial_address : peer.learned_address;
     if (Channel* out = release_out(peer)) close_channel(out);
@@ -228,7 +231,6 @@ void Node::take_down(Peer& peer, const std::string& reason) {
         peer.credits_due.clear();
         peer.failure = {Failure::Code::unreachable, text, address, ""};
         if (!parted) ++peer.losses;
-        peer.unflushed = parted && (peer.unflushed || unconfirmed != 0);
     }
     // Requests that were made since a connection was given back wait for the next one.
     if (!parted) requests_.end_all(&peer, Pending::State::lost, text);
@@ -297,6 +299,7 @@ bool Node::read_channel(Channel& channel) {
 void Node::read_control(Channel& channel) {
     char bytes[8192];
     const ssize_t got = channel.receive(bytes, sizeof bytes);
+    if (got == 0 && channel.shut && channel.peer->ending) return out_ended(*channel.peer);
     if (got == 0) return channel_failed(channel, "the peer closed the connection");
     if (got < 0) {
         if (errno == EAGAIN || errno == EINTR) return;
@@ -479,9 +482,10 @@ bool Node::write_some(Peer& peer, Channel& channel) {
     std::size_t turn = 0, done = 0;
     while (turn < kWriteTurn) {
         if (peer.block_left == 0) {  // at a frame boundary: control goes first
-            if (peer.lane_out.empty()) {
+            if (peer.lane_out.empty() && !channel.bye_taken) {
                 std::lock_guard lock(peer.mutex);
                 peer.lane_out.swap(peer.forward);
+                channel.bye_taken = channel.bye_sent;
             }
             if (!peer.lane_out.empty()) {
                 if (!send_part(peer.lane_out.data() + peer.lane_written,
@@ -592,6 +596,7 @@ void Node::tick() {
             continue;
         }
         // Nothing follows a bye.
+        drop_question(*peer, dead);
         const bool over = peer->ending || (peer->out && peer->out->bye_sent);
         show_life(*peer, alive, over);
         if (over) continue;
@@ -629,8 +634,7 @@ void Node::finish_peer(Peer& peer) {
     if (channel->bye_sent) {
         // The peer closes when it has read the bye. Until then we read: closing a socket with unread
         // bytes would reset it, and take with it what the peer has not read yet.
-        std::lock_guard lock(peer.mutex);
-        if (!channel->shut && peer.forward.empty() && peer.lane_out.empty()) {
+        if (!channel->shut && channel->bye_taken && peer.lane_out.empty()) {
             channel->shut = true;
             shutdown(channel->fd, SHUT_WR);
         }

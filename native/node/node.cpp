@@ -27,7 +27,7 @@ Node::Node(NodeOptions options)
     : options_(std::move(options)),
       incarnation_(random_u64()),
       pool_(std::make_shared<BufferPool>(options_.buffer_pool)),
-      scheduler_(std::max(1, options_.threads), kMostThreads, options_.hooks),
+      scheduler_(std::max(1, options_.threads), kMostThreads, scheduler_hooks()),
       peers_(zeroed_table<std::atomic<Peer*>>(65536)),
       by_kind_(zeroed_table<std::atomic<Registration*>>(65536)) {
     if (!peers_ || !by_kind_) throw std::bad_alloc();
@@ -47,6 +47,15 @@ Node::~Node() {
     close(0);
     pool_->set_on_return(nullptr);
     for (auto& peer : peer_list_) delete peer->ring.load(std::memory_order_relaxed);
+}
+
+Scheduler::Hooks Node::scheduler_hooks() {
+    Scheduler::Hooks hooks = options_.hooks;
+    hooks.lead = [this](const std::function<bool()>& done) { return lead_asker(done); };
+    hooks.wake_leader = [this] {
+        if (Peer* peer = led_.load(std::memory_order_seq_cst)) peer->wake_leader();
+    };
+    return hooks;
 }
 
 void Node::draw_id() {
@@ -214,10 +223,6 @@ void Node::take_everything_down() {
     for (Peer* peer : peers) {
         peer->up = false;  // closing is no loss to report
         take_down(*peer, "the node was closed");
-        // One who still leads needs it for a moment; then it goes with the peer.
-        if (peer->lead_wake >= 0 && !peer->led.load(std::memory_order_seq_cst)) {
-            close_descriptor(std::exchange(peer->lead_wake, -1));
-        }
     }
     while (!channels_.empty()) close_channel(*channels_.begin());
 }

@@ -203,6 +203,8 @@ class Node {
         Nanos connect_deadline = 0;
         std::uint64_t failures = 0;
         bool went = false;  // send_large: it was more than a wait for a connection
+        std::uint32_t asked_in = 0;  // an answer: the session that its request came in, and it is worth
+                                     // nothing after
     };
     // May block: until the attempt is worth repeating (ok), or never will be.
     Outcome wait(Sending& sending, const Attempt& attempt, const Interrupted* interrupted);
@@ -230,6 +232,8 @@ class Node {
     // nothing else is about to be sent.
     Attempt try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
                        Message body, bool urgent);
+    // A scheduler thread without work waits on the channel that the last request came on, and reads it.
+    bool lead_asker(const std::function<bool()>& done);
     void lost_answer() { lost_answers_.fetch_add(1, std::memory_order_relaxed); }
     Outcome send_answer(Sending& sending, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
                         Message body);
@@ -301,13 +305,16 @@ class Node {
     // part.cpp: on the selector thread
     void keep_to_limit();
     bool hold(Peer& peer);
+    bool all_handled(const Peer& peer) const;
     void let_go(Peer& peer);
+    void drop_question(Peer& peer, Nanos patience);
     void say(Peer& peer, Control word, std::string_view payload = {});
     void stay(Peer& peer);
     bool got_part(Peer& peer, Control word, std::string_view payload);
     void end_session(Peer& peer);
     void out_ended(Peer& peer);
     void in_ended(Peer& peer);
+    void close_in(Peer& peer);
     void finish_parting(Peer& peer);
 
     // encrypt.cpp: on the selector thread
@@ -359,6 +366,7 @@ class Node {
     void retry_reservations();
     bool hoards(const Peer& peer, Nanos patience) const;
     void drop_receiving(Peer& peer);
+    void when_handled(Peer& peer, std::function<void()> call);
     void announce(Registration& registration);
     void return_idle_windows(Peer& peer);
     void queue_credit(InFlow& flow, bool confirm = false);
@@ -374,10 +382,13 @@ class Node {
     std::atomic<Phase> phase_{Phase::fresh};
     std::shared_ptr<BufferPool> pool_;
     Selector selector_;
+    Scheduler::Hooks scheduler_hooks();
     Scheduler scheduler_;
     InterestQueue<Peer> interests_;
     Requests requests_;
-    Patience spin_;  // of callers that wait for a response
+    Patience spin_, serving_spin_;  // of callers that wait for a response; of who waits for a request
+    std::atomic<Peer*> asker_{nullptr};  // the last one whose request was answered
+    std::atomic<Peer*> led_{nullptr};    // whose channel a scheduler thread leads
     std::atomic<std::uint64_t> answers_{0}, lost_answers_{0}, requests_made_{0};
     std::function<void(Event)> on_event_;
 
@@ -420,6 +431,7 @@ class Node {
     int lingering_ = 0;  // connections that are written again in a moment
     bool finishing_ = false;  // rings are being written out for the last time
     std::uint32_t partings_ = 0;  // times that a peer was asked to part
+    std::uint64_t limit_timer_ = 0;
     int warnings_left_ = kWarningsPerTick;
 
     Helper helper_{[this](std::function<void()> call) { selector_.post(std::move(call)); }};

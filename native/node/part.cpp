@@ -18,6 +18,12 @@
 
 namespace antiphon {
 
+namespace {
+
+constexpr Nanos kGrace = 100 * kMillisecond;
+
+}  // namespace
+
 // Too many connections: asks the peer that was used least recently to part, and so on.
 void Node::keep_to_limit() {
     if (options_.max_connections == 0 || phase_.load(std::memory_order_acquire) != Phase::running) return;
@@ -35,7 +41,18 @@ void Node::keep_to_limit() {
     });
     for (Peer* peer : connected) {
         if (over == 0) break;
-        if (peer->waiters.load(std::memory_order_seq_cst) != 0 || !hold(*peer)) continue;
+        // One that was just opened, and not used yet, was opened for somebody who will come back.
+        const Nanos grace = peer->used.load(std::memory_order_relaxed) + kGrace;
+        if (peer->unused.load(std::memory_order_relaxed) && selector_.now() < grace) {
+            if (limit_timer_ == 0) {
+                limit_timer_ = selector_.at(grace, [this] {
+                    limit_timer_ = 0;
+                    keep_to_limit();
+                });
+            }
+            continue;
+        }
+        if (!hold(*peer)) continue;
         peer->asked = ++partings_;
         say(*peer, Control::part, ByteWriter().put(peer->asked).bytes());
         --over;
@@ -55,17 +72,40 @@ bool Node::hold(Peer& peer) {
         if (peer.explicit_address.empty() && peer.learned_address.empty()) return false;
     }
     const bool was_held = peer.held.exchange(true, std::memory_order_seq_cst);
+    if (!was_held) peer.held_since = selector_.now();
     // Behind the mark: whoever raises one of these looks at it afterwards.
-    if (peer.busy.load(std::memory_order_seq_cst) == 0 && peer.asking.load(std::memory_order_seq_cst) == 0) {
+    if (peer.busy.load(std::memory_order_seq_cst) == 0 && peer.asking.load(std::memory_order_seq_cst) == 0 &&
+        peer.waiters.load(std::memory_order_seq_cst) == 0 && all_handled(peer)) {
         return true;
     }
     if (!was_held) let_go(peer);
     return false;
 }
 
+// Nothing waits in our ring for the peer, and nothing of the peer's in our queues: with every connection
+// comes a new window, and a slow handler would have more and more to hold.
+bool Node::all_handled(const Peer& peer) const {
+    const Ring* ring = peer.ring.load(std::memory_order_relaxed);
+    if (peer.out && ring && ring->head() != ring->tail()) return false;
+    return std::all_of(peer.in_flows.begin(), peer.in_flows.end(), [](const auto& flow) {
+        return !flow || flow->messages.load(std::memory_order_relaxed) ==
+                            flow->handled_messages.load(std::memory_order_seq_cst);
+    });
+}
+
 void Node::let_go(Peer& peer) {
     peer.held.store(false, std::memory_order_seq_cst);
     peer.wake();
+    // Who came meanwhile found it held.
+    if (!peer.out && peer.waiters.load(std::memory_order_seq_cst) != 0) add_interest(peer, kConnect);
+}
+
+// A peer that asks or agrees and then says nothing does not keep its senders for ever.
+void Node::drop_question(Peer& peer, Nanos patience) {
+    if (!peer.held.load(std::memory_order_relaxed) || peer.ending || selector_.now() - peer.held_since < patience) return;
+    stay(peer);
+    peer.agreed = 0;
+    let_go(peer);
 }
 
 // On whichever channel there is.
@@ -91,17 +131,17 @@ void Node::stay(Peer& peer) {
 bool Node::got_part(Peer& peer, Control word, std::string_view payload) {
     ByteReader reader(payload);
     const auto number = reader.get<std::uint32_t>();
-    if (!reader.ok() || number == 0) return false;
+    if (!reader.ok() || number == 0 || (peer.features & kPartFeature) == 0) return false;
     if (peer.ending) return true;  // the peer learns that soon enough
     if (word == Control::part) {
-        const bool free = phase_.load(std::memory_order_acquire) == Phase::running &&
-                          peer.waiters.load(std::memory_order_seq_cst) == 0 && hold(peer);
+        const bool free = phase_.load(std::memory_order_acquire) == Phase::running && hold(peer);
         if (free) peer.agreed = number;
-        say(peer, free ? Control::agree : Control::refrain, payload);
+        say(peer, free ? Control::agree : Control::refrain, ByteWriter().put(number).bytes());
     } else if (word == Control::stay) {
         if (peer.agreed == number) peer.agreed = 0;
     } else if (peer.asked == number) {
-        if (word == Control::agree && peer.waiters.load(std::memory_order_seq_cst) != 0) return stay(peer), true;
+        // What the peer sent before it agreed is here by now.
+        if (word == Control::agree && !hold(peer)) return stay(peer), true;
         if (word == Control::agree) {
             dismissed_.fetch_add(1, std::memory_order_relaxed);
             end_session(peer);
@@ -118,7 +158,6 @@ bool Node::got_part(Peer& peer, Control word, std::string_view payload) {
 void Node::end_session(Peer& peer) {
     peer.ending = true;
     peer.held.store(true, std::memory_order_seq_cst);
-    peer.parted.store(peer.session.load(std::memory_order_relaxed), std::memory_order_seq_cst);
     peer.session.store(0, std::memory_order_seq_cst);
     peer.wake();  // whoever waits for credit or room
     if (peer.out) {
@@ -134,16 +173,26 @@ void Node::out_ended(Peer& peer) {
     finish_parting(peer);
 }
 
-// We have read everything that the peer sent.
+// We have read everything that the peer sent. The channel is closed when all of it was handled: to the
+// peer that means just this.
 void Node::in_ended(Peer& peer) {
-    // The last credit tells how much of it was handled by now. As far as the socket takes it.
+    pause_reading(*peer.in);  // it is at its end, and epoll would go on about that
+    if (!peer.ending) end_session(peer);
+    when_handled(peer, [this, &peer, session = peer.in_session.load()] {
+        if (forked()) return;
+        selector_.post([this, &peer, session] {
+            if (peer.in && peer.in->parted && peer.in_session.load() == session) close_in(peer);
+        });
+    });
+}
+
+void Node::close_in(Peer& peer) {
     peer.confirm_all.store(true, std::memory_order_seq_cst);
-    write_back(peer);
+    write_back(peer);  // the last credit, as far as the socket takes it
     if (peer.in == nullptr) return;
     close_channel(peer.in);
     peer.in = nullptr;
     drop_receiving(peer);
-    if (!peer.ending) end_session(peer);
     finish_parting(peer);
 }
 

@@ -109,9 +109,10 @@ class Peer {
     // Calls that need the session to last, and requests that are not done. Raised before `held` is
     // looked at.
     std::atomic<int> busy{0}, asking{0};
-    // The last session that ended with everything delivered.
-    std::atomic<std::uint32_t> parted{0};
-    std::atomic<Nanos> used{0};  // when data last came or went, roughly
+    // The last session that did not end with everything delivered.
+    std::atomic<std::uint32_t> lost_session{0};
+    std::atomic<Nanos> used{0};  // when data last came or went, or it was opened; roughly
+    std::atomic<bool> unused{false};  // since it was opened
 
     // --- waiters ---------------------------------------------------------------------------------
     std::mutex mutex;
@@ -122,13 +123,14 @@ class Peer {
     // not for the condition. Written with the selector's turn.
     std::atomic<bool> led{false};
     int lead_wake = -1;
+    // Until then callers that wait for its answers come first: a scheduler thread leaves them the lead.
+    std::atomic<Nanos> callers_until{0};
     // Under mutex:
     std::uint64_t failures = 0;  // attempts to connect that ended for good
     Failure failure;             // of the last one, or of the connection that was lost
     std::map<std::uint64_t, Reservation> reservations;
     std::uint64_t next_flush = 0, flushed = 0;
     std::uint64_t first_flush = 0;  // of this session: those before it are answered by nobody
-    bool unflushed = false;  // a session that has parted did not hear that all was handled
     std::vector<InFlow*> credits_due;
     std::string forward;  // control frames for the channel we send on; written at frame boundaries
     std::string back;     // control frames for the channel we receive on
@@ -146,6 +148,7 @@ class Peer {
     Channel* offering = nullptr;  // dialled for the peer to send on: will become in
     // To give the connection back: the question that we asked, the one of the peer that we agreed to.
     std::uint32_t asked = 0, agreed = 0;
+    Nanos held_since = 0;
     bool ending = false;  // and it is done
     std::uint32_t features = 0;  // that both ends have
     std::uint64_t incarnation = 0;
@@ -189,6 +192,10 @@ class Peer {
     std::atomic<std::uint64_t> ring_waits{0}, dropped_bytes{0}, unconfirmed_messages{0};
     std::atomic<std::uint64_t> large_out{0}, large_in{0};
 
+    void use(Nanos now) {
+        used.store(now, std::memory_order_relaxed);
+        unused.store(false, std::memory_order_relaxed);
+    }
     // Wakes whoever waits for a change that was made before this call.
     void wake() {
         if (waiters.load(std::memory_order_seq_cst) == 0) return;

@@ -1,6 +1,7 @@
 // The receiving side of a node: parking, windows, large messages. On the selector thread, apart from
 // progress() and finish(), which handlers and inboxes call.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "node/node.hpp"
@@ -127,7 +128,7 @@ void Node::park(Peer& peer, const RunView& view) {
     // A node that closes reads on, for the answers that its handlers wait for; but takes nothing in. Its
     // senders count that as not confirmed.
     if (phase_.load(std::memory_order_acquire) != Phase::running) return;
-    peer.used.store(selector_.now(), std::memory_order_relaxed);
+    peer.use(selector_.now());
     Registration* registration = registration_for(view.first.kind, view.first.flow);
     // A flow that does not exist any more had its credit withdrawn with it.
     const std::uint32_t id = view.first.flow < flows_.size() ? view.first.flow : 0;
@@ -227,7 +228,10 @@ void Node::share_window(Registration& registration) {
     // as long as the budget lasts.
     const std::uint64_t fair = std::max(registration.window / count, registration.window / 4);
     const std::uint32_t least = std::max(kLeastWindow, registration.least_charge);
-    const auto share = std::max<std::uint32_t>(least, static_cast<std::uint32_t>(std::min(fair, left / count)));
+    // Where the budget is what limits it, in powers of two: not every sender that comes changes the
+    // windows of all others.
+    const std::uint64_t part = left / count < fair ? std::bit_floor(left / count) : fair;
+    const auto share = std::max<std::uint32_t>(least, static_cast<std::uint32_t>(part));
     for (InFlow* sender : registration.senders) {
         if (sender->window != share) set_window(*sender, registration.flow, share);
     }
@@ -477,11 +481,43 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
         case Control::refrain:
         case Control::stay: return got_part(peer, static_cast<Control>(header.kind), payload);
         case Control::bye:
-            if (payload == kParted && peer.agreed != 0 && !peer.ending) return end_session(peer), true;
+            if (payload == kParted && (peer.agreed != 0 || peer.ending)) {
+                if (!peer.ending) end_session(peer);
+                return true;
+            }
             take_down(peer, "the peer closed");
             return true;
         case Control::refuse: take_down(peer, "refused: " + (reader.get<std::uint8_t>(), reader.text())); return true;
         default: return false;
+    }
+}
+
+// Calls it when everything that the peer has sent so far was handled, on whichever thread handles the last
+// message.
+void Node::when_handled(Peer& peer, std::function<void()> call) {
+    const auto barrier = std::make_shared<Barrier>(std::move(call));
+    auto mark = [&](Registration& registration) {
+        Run run;
+        run.barrier = barrier;
+        registration.queue->push(std::move(run));
+    };
+    bool elsewhere = false;  // some may lie in queues that their flow does not name
+    for (auto& flow : peer.in_flows) {
+        if (!flow || flow->messages.load(std::memory_order_relaxed) ==
+                         flow->handled_messages.load(std::memory_order_seq_cst)) {
+            continue;
+        }
+        elsewhere |= !flow->registration || !flow->registration->active.load(std::memory_order_acquire);
+        if (flow->registration) mark(*flow->registration);
+    }
+    if (!elsewhere) return;
+    std::vector<std::shared_ptr<Registration>> all;
+    {
+        std::lock_guard lock(mutex_);
+        all = registrations_;
+    }
+    for (auto& registration : all) {
+        if (registration && registration->active.load(std::memory_order_acquire)) mark(*registration);
     }
 }
 
@@ -506,7 +542,7 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
                 peer.flushes.fetch_sub(1, std::memory_order_relaxed);
                 return false;
             }
-            auto barrier = std::make_shared<Barrier>([this, &peer, id, session = peer.in_session.load()] {
+            when_handled(peer, [this, &peer, id, session = peer.in_session.load()] {
                 // On whichever thread handles the last message; or in a child that drops what it inherited.
                 if (forked()) return;
                 peer.flushes.fetch_sub(1, std::memory_order_relaxed);
@@ -518,30 +554,6 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
                 }
                 add_interest(peer, kWriteBack);
             });
-            auto mark = [&](Registration& registration) {
-                Run run;
-                run.barrier = barrier;
-                registration.queue->push(std::move(run));
-            };
-            bool elsewhere = false;  // some may lie in queues that their flow does not name
-            for (auto& flow : peer.in_flows) {
-                if (!flow || flow->messages.load(std::memory_order_relaxed) ==
-                                 flow->handled_messages.load(std::memory_order_seq_cst)) {
-                    continue;
-                }
-                elsewhere |= !flow->registration || !flow->registration->active.load(std::memory_order_acquire);
-                if (flow->registration) mark(*flow->registration);
-            }
-            if (elsewhere) {
-                std::vector<std::shared_ptr<Registration>> all;
-                {
-                    std::lock_guard lock(mutex_);
-                    all = registrations_;
-                }
-                for (auto& registration : all) {
-                    if (registration && registration->active.load(std::memory_order_acquire)) mark(*registration);
-                }
-            }
             return true;
         }
         case Control::reserve: {

@@ -16,6 +16,7 @@ using Status = Attempt::Status;
 // one by one.
 constexpr std::uint64_t kFew = 2;
 constexpr Nanos kInterruptEvery = 100 * kMillisecond;
+constexpr Nanos kCallersFirst = 100 * kMillisecond;
 
 }  // namespace
 
@@ -47,7 +48,10 @@ Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interru
     // Thrown away before the lead is: the thread does not count as waiting any more then.
     std::optional<Lead> lead;
     Scheduler::Blocked blocked;
+    pending.peer.callers_until.store(now_ns() + kCallersFirst, std::memory_order_seq_cst);
     if (!pending.done()) lead.emplace(*this, pending.peer, &Peer::in);
+    // This time it is the one that reads for us.
+    if (led_.load(std::memory_order_seq_cst) == &pending.peer) pending.peer.wake_leader();
     if (lead && *lead) {
         pending.leads.store(true, std::memory_order_seq_cst);
         if (options_.spin > 0) {
@@ -93,7 +97,7 @@ bool Node::got_response(Peer& peer, const Header&, std::string_view payload) {
     if (payload.size() < kResponsePrefix) return false;
     ResponseHead head;
     std::memcpy(static_cast<void*>(&head), payload.data(), kResponsePrefix);
-    peer.used.store(selector_.now(), std::memory_order_relaxed);
+    peer.use(selector_.now());
     requests_.answer(peer, head, payload.substr(kResponsePrefix));
     return true;
 }
@@ -120,13 +124,41 @@ Attempt Node::try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, 
     };
     const Attempt attempt = put_uncharged(peer, {static_cast<std::uint32_t>(payload), kind, kResponse, 0}, out,
                                           Filled{copy}, urgent);
-    if (attempt.status == Status::sent) answers_.fetch_add(1, std::memory_order_relaxed);
+    if (attempt.status == Status::sent) {
+        answers_.fetch_add(1, std::memory_order_relaxed);
+        asker_.store(&peer, std::memory_order_relaxed);
+    }
     return attempt;
+}
+
+bool Node::lead_asker(const std::function<bool()>& done) {
+    Peer* peer = asker_.load(std::memory_order_relaxed);
+    if (peer == nullptr) return false;
+    const auto wanted = [&] {
+        return done() || now_ns() < peer->callers_until.load(std::memory_order_seq_cst) ||
+               phase_.load(std::memory_order_seq_cst) != Phase::running;
+    };
+    if (wanted()) return false;
+    Lead lead(*this, *peer, &Peer::in);
+    if (!lead) return false;
+    led_.store(peer, std::memory_order_seq_cst);
+    if (options_.spin > 0) {
+        serving_spin_.wait(
+            [&] {
+                lead.wait(0);
+                return !lead || wanted();
+            },
+            [] {}, options_.spin);
+    }
+    while (lead && !wanted()) lead.wait(kNever);
+    led_.store(nullptr, std::memory_order_seq_cst);
+    return true;
 }
 
 Outcome Node::send_answer(Sending& sending, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
                           Message body) {
     Peer& peer = sending.peer;
+    sending.asked_in = session;
     for (;;) {
         const Attempt attempt = try_answer(peer, session, kind, head, body, true);
         if (attempt.status == Status::sent) return {};

@@ -25,6 +25,14 @@ constexpr std::uint64_t kOpenFlushes = 1024;
 constexpr Nanos kInterruptEvery = 100 * kMillisecond;
 
 // While it lives, the peer's connection is not given back.
+// A thread that waits for a peer, or is about to.
+struct Waiting {
+    explicit Waiting(Peer& peer_) : peer(peer_) { peer.waiters.fetch_add(1, std::memory_order_seq_cst); }
+    ~Waiting() { peer.waiters.fetch_sub(1, std::memory_order_seq_cst); }
+    Waiting(const Waiting&) = delete;
+    Peer& peer;
+};
+
 struct Busy {
     explicit Busy(Peer& peer_) : peer(peer_) { peer.busy.fetch_add(1, std::memory_order_seq_cst); }
     ~Busy() { peer.busy.fetch_sub(1, std::memory_order_seq_cst); }
@@ -97,6 +105,7 @@ Attempt Node::try_packed(Peer& peer, std::uint16_t kind, const Message* messages
 }
 
 void Node::signal_data(Peer& peer, bool urgent) {
+    if (peer.unused.load(std::memory_order_relaxed)) peer.unused.store(false, std::memory_order_relaxed);
     if (urgent && write_inline(peer)) return;
     if (peer.write_armed.load(std::memory_order_seq_cst)) return;
     // Of the node, not of the peer: whoever sends to many in turn is busy, however rarely each is met.
@@ -191,7 +200,7 @@ Outcome Node::lost(Peer& peer) {
 // back, with everything delivered.
 bool Node::was_lost(const Sending& sending, std::uint32_t session) {
     return sending.session != 0 && sending.session != session &&
-           sending.session != sending.peer.parted.load(std::memory_order_seq_cst);
+           sending.session <= sending.peer.lost_session.load(std::memory_order_seq_cst);
 }
 
 // Blocks until done(), which is asked with the peer's mutex held.
@@ -201,11 +210,7 @@ Outcome Node::block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
     std::optional<Lead> lead;
     Outcome outcome;
     Nanos look = now_ns() + kInterruptEvery;  // for signals, next
-    struct Waiting {
-        explicit Waiting(Peer& peer_) : peer(peer_) { peer.waiters.fetch_add(1, std::memory_order_seq_cst); }
-        ~Waiting() { peer.waiters.fetch_sub(1, std::memory_order_seq_cst); }
-        Peer& peer;
-    } waiting(peer);
+    Waiting waiting(peer);
     std::unique_lock lock(peer.mutex);
     for (;;) {
         // First of all: the node's own end also ends its sessions, and is not to be taken for a loss.
@@ -257,7 +262,9 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
     Nanos deadline = sending.deadline;
 
     std::function<bool()> worth_it;
+    std::optional<Waiting> wish;  // a connection that is lost, or given back, before we wait is opened again
     if (attempt.status == Status::not_connected) {
+        wish.emplace(peer);
         if (peer.held.load(std::memory_order_seq_cst)) {
             // It is being given back. If we have not yet gone too far it stays, else another is opened.
             want_connection(peer);
@@ -310,13 +317,18 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
         }
     }
 
-    Outcome outcome = block(peer, deadline, interrupted, worth_it,
+    const auto unwanted = [&] {
+        return sending.asked_in != 0 && sending.asked_in != peer.in_session.load(std::memory_order_seq_cst);
+    };
+    Outcome outcome = block(peer, deadline, interrupted, [&] { return unwanted() || worth_it(); },
                             attempt.status == Status::no_credit ? &Peer::out : nullptr);
     if (attempt.status == Status::not_connected && outcome.code != Outcome::Code::closed &&
         outcome.code != Outcome::Code::interrupted &&
         peer.session.load(std::memory_order_seq_cst) == 0) {
-        // Connecting failed for good, or in time nobody answered.
         std::lock_guard lock(peer.mutex);
+        // There was one, and it was given back already: try again.
+        if (outcome.ok() && peer.failures == sending.failures) return outcome;
+        // Connecting failed for good, or in time nobody answered.
         const Failure& failure = peer.failure;
         outcome.text = failure.text;
         outcome.address = failure.address;
@@ -467,21 +479,19 @@ Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted*
     std::list<Busy> busy;
     for (Peer* peer : peers) {
         at = peer->id;
-        Sending sending{*peer, deadline, now_ns()};
         for (;;) {
             busy.emplace_back(*peer);
             const std::uint32_t session = peer->session.load(std::memory_order_seq_cst);
             const bool held = peer->held.load(std::memory_order_seq_cst);
             if (session != 0 && !held) {
-                sending.session = session;
-                asked.push_back({sending, 0});
+                asked.push_back({Sending{*peer, deadline, now_ns(), session}, 0});
                 break;
             }
             busy.pop_back();
-            std::unique_lock lock(peer->mutex);
-            if (!held && !peer->unflushed) break;  // nothing is on its way
-            lock.unlock();
-            Outcome outcome = wait(sending, {sends_allowed() ? Status::not_connected : Status::closed}, interrupted);
+            // Nothing is on its way, and a connection that was given back had everything handled.
+            if (!held || peer->ring.load(std::memory_order_acquire) == nullptr) break;
+            Outcome outcome = block(*peer, deadline, interrupted,
+                                    [&] { return !peer->held.load(std::memory_order_seq_cst); });
             if (!outcome.ok()) return outcome;
         }
     }
@@ -498,7 +508,6 @@ Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted*
         bool gone = false;
         Outcome outcome = block(peer, deadline, interrupted, [&, wanted = id, session = sending.session] {
             gone = peer.session.load(std::memory_order_seq_cst) != session;
-            if (!gone && peer.flushed >= wanted) peer.unflushed = false;
             return gone || peer.flushed >= wanted;
         });
         if (outcome.ok() && gone) outcome = lost(peer);

@@ -39,12 +39,13 @@ void Scheduler::enqueue(Task& task) {
     // Whoever runs a slice or is still awake takes it next. Another thread is needed only to notice
     // when that slice does not end.
     const bool attended = running_ == 0 ? eager_ : watcher_ != nullptr && !may_enter(now_ns());
-    if (!attended) wake_one();
+    if (!attended) return wake_one();
+    if (running_ == 0) hooks_.wake_leader();
 }
 
 // The one that slept last: its core is likely to be awake and to have its data.
 void Scheduler::wake_one() {
-    if (sleeping_.empty()) return;
+    if (sleeping_.empty()) return hooks_.wake_leader();
     sleeping_.back()->wake.notify_one();
     sleeping_.pop_back();
 }
@@ -81,7 +82,10 @@ void Scheduler::work(Worker& worker) {
             // the core's cache.
             eager_ = true;
             lock.unlock();
-            patience_.wait([this] { return ready_count_.load(std::memory_order_seq_cst) != 0; });
+            const std::function<bool()> wanted = [this] {
+                return ready_count_.load(std::memory_order_seq_cst) != 0 || stopping_.load(std::memory_order_seq_cst);
+            };
+            if (!hooks_.lead(wanted)) patience_.wait(wanted);
             lock.lock();
             eager_ = false;
             if (stopping_) break;
@@ -186,9 +190,10 @@ bool Scheduler::wait_idle(Nanos until) {
 
 bool Scheduler::stop(Nanos until) {
     std::unique_lock lock(mutex_);
-    stopping_ = true;
+    stopping_.store(true, std::memory_order_seq_cst);
     ready_.clear();
     ready_count_.store(0, std::memory_order_seq_cst);
+    hooks_.wake_leader();
     for (Worker& worker : workers_) worker.wake.notify_all();
     auto all_gone = [&] {
         return std::all_of(workers_.begin(), workers_.end(),

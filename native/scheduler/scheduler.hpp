@@ -39,6 +39,10 @@ class Scheduler {
    public:
     struct Hooks {
         std::function<void()> thread_ends = [] {};  // on the thread, before it ends
+        // How the last thread that worked waits for more, when it can bring it about by itself: until
+        // done(), or until there is nothing to wait with any more. False, at once, if there is nothing.
+        std::function<bool(const std::function<bool()>& done)> lead = [](const auto&) { return false; };
+        std::function<void()> wake_leader = [] {};  // it looks at done() again; any thread
     };
 
     Scheduler(int threads, int most_threads, Hooks hooks)
@@ -107,10 +111,11 @@ class Scheduler {
     Patience patience_;
     // Written under the mutex; read by the thread that is eager.
     std::atomic<std::size_t> ready_count_{0};
-    bool eager_ = false;          // one thread stays awake for a moment although nothing is ready
+    bool eager_ = false;          // one thread leads, or stays awake for a moment, although nothing is ready
     Worker* watcher_ = nullptr;  // looks at a running slice from time to time
     int running_ = 0, blocked_ = 0;
-    bool stopping_ = false, left_ = false;
+    std::atomic<bool> stopping_{false};  // written under the mutex
+    bool left_ = false;
     std::atomic<std::uint64_t> slices_{0}, refused_{0}, failed_slices_{0};
 };
 

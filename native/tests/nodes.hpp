@@ -1,7 +1,8 @@
 // Nodes, handlers and senders for the tests: the little that stands in for the bindings.
 //
 // A sender here does what `send` does in Python: attempts, and waits where an attempt says so. A
-// handler is a task that pops runs and finishes them; an inbox is a thread that does.
+// handler is a task that pops runs and finishes them; an inbox is a thread that does. A request here is
+// what one is in Python: sent like a message, waited for, given up.
 #pragma once
 
 #include <functional>
@@ -17,6 +18,7 @@
 namespace antiphon::tests {
 
 using Code = Outcome::Code;
+using State = Pending::State;
 using Status = Attempt::Status;
 
 inline constexpr std::uint16_t kKind = 100;
@@ -37,6 +39,7 @@ inline NodeOptions options(std::uint16_t id, const std::string& scheme = "tcp") 
     if (!scheme.empty()) options.listen = fresh_address(scheme);
     // A hung test is to fail by its own check, before the clock of the whole test strikes.
     options.send_timeout = check::patience(20 * kSecond);
+    options.request_timeout = check::patience(20 * kSecond);
     options.connect_timeout = check::patience(5 * kSecond);
     options.heartbeat = check::patience(kSecond);
     return options;
@@ -55,16 +58,51 @@ inline void introduce(Node& a, Node& b) {
 
 // --- receiving -------------------------------------------------------------------------------------
 
+inline Outcome failed(Code code) {
+    Outcome outcome;
+    outcome.code = code;
+    return outcome;
+}
+
+// A request that came, and who asked. It may be kept, and answered later by any thread.
+struct Question {
+    Node* node;
+    Peer* peer;
+    std::uint32_t session;
+    std::uint16_t kind;
+    std::uint64_t id;
+    std::string text;
+
+    // `closed` when the one who asked is gone, or this node is.
+    Outcome answer(std::string_view body, ResponseHead::Status status = ResponseHead::Status::answer) const {
+        const ResponseHead head{id, status, 0, ResponseHead::kBytes};
+        const Message message{body.data(), body.size()};
+        const Attempt attempt = node->try_answer(*peer, session, kind, head, message, true);
+        if (attempt.status == Status::sent) return {};
+        if (attempt.status == Status::closed) return failed(Code::closed);
+        Node::Sending sending{*peer, now_ns() + node->options().request_timeout, now_ns()};
+        return node->send_answer(sending, session, kind, head, message);
+    }
+};
+
 using OnMessage = std::function<void(std::uint16_t source, const char* data, std::size_t size)>;
+using OnRequest = std::function<void(Question question)>;
 
 // A handler: a task on the node's scheduler. Lives until close(); the node must outlive it.
 class Handler : public Task {
    public:
     Handler(Node& node, std::uint16_t kind, OnMessage call, std::uint64_t capacity = 4096,
             WhenFull when_full = WhenFull::block)
-        : node_(node), call_(std::move(call)) {
+        : Handler(node, kind, std::move(call), nullptr, capacity, when_full) {}
+    // One that answers; messages that are no requests go to `call`.
+    Handler(Node& node, std::uint16_t kind, OnRequest ask, OnMessage call = nullptr)
+        : Handler(node, kind, std::move(call), std::move(ask), 4096, WhenFull::block) {}
+    Handler(Node& node, std::uint16_t kind, OnMessage call, OnRequest ask, std::uint64_t capacity,
+            WhenFull when_full)
+        : node_(node), call_(std::move(call)), ask_(std::move(ask)) {
         const auto prepare = [this](const std::shared_ptr<Registration>& made) {
             registration_ = made;  // a slice may begin before add_registration returns
+            made->answers = ask_ != nullptr;
             made->queue->begin(slice_);
             made->queue->set_on_ready([this] { node_.scheduler().notify(*this); });
         };
@@ -85,11 +123,16 @@ class Handler : public Task {
         Run run;
         while (now_ns() < until && queue.pop(run, slice_)) {
             RunCursor cursor(run);
+            run.begun = true;  // whoever asked is answered here, and not told that nobody did
             while (cursor.left() != 0) {
                 const char* data;
                 std::size_t size;
                 cursor.next(data, size);
-                call_(run.source, data, size);
+                if (run.request) {
+                    ask_(question(run, data, size));
+                } else {
+                    call_(run.source, data, size);
+                }
                 // Credit for a part of a long run, as the bindings give it at the end of a slice.
                 if (cursor.left() % 64 == 0) node_.progress(run, run.size() - cursor.left());
             }
@@ -103,8 +146,18 @@ class Handler : public Task {
     TaskQueue& queue() { return *registration_->queue; }
 
    private:
+    Question question(const Run& run, const char* data, std::size_t size) const {
+        CHECK(size >= kRequestPrefix);
+        Question made{&node_, node_.find_peer(run.source), run.session, registration_->kind, 0,
+                      std::string(data + kRequestPrefix, size - kRequestPrefix)};
+        std::memcpy(&made.id, data, kRequestPrefix);
+        CHECK(made.peer != nullptr);
+        return made;
+    }
+
     Node& node_;
     const OnMessage call_;
+    const OnRequest ask_;
     TaskQueue::Slice slice_;
     std::shared_ptr<Registration> registration_;
 };
@@ -159,12 +212,6 @@ class Pull {
 
 // --- sending ---------------------------------------------------------------------------------------
 
-inline Outcome failed(Code code) {
-    Outcome outcome;
-    outcome.code = code;
-    return outcome;
-}
-
 inline Outcome send(Node& node, std::uint16_t to, std::uint16_t kind, std::string_view bytes, Nanos timeout = 0) {
     Peer* peer = node.find_peer(to);
     if (peer == nullptr) return failed(Code::unknown_peer);
@@ -212,6 +259,78 @@ inline Outcome send_many(Node& node, std::uint16_t to, std::uint16_t kind, const
     }
     return {};
 }
+
+// One request of one thread; others may cancel it. Does what the bindings do.
+class Request {
+   public:
+    Request(Node& node, std::uint16_t to, std::uint16_t kind)
+        : node_(node), pending_(node.add_request(*node.find_peer(to), kind)) {}
+    ~Request() {
+        if (!pending_->done()) node_.give_up(*pending_, State::cancelled);
+    }
+    Request(const Request&) = delete;
+
+    // Until it is on its way. `interrupted`: it was done before. It is given up when it did not go.
+    Outcome send(std::string_view bytes, Nanos deadline) {
+        const Outcome outcome = go({bytes.data(), bytes.size()}, deadline);
+        if (outcome.ok()) {
+            node_.count_request();
+        } else {
+            cancel();
+        }
+        return outcome;
+    }
+    // True when it is done. This thread reads the answer by itself if it may.
+    bool wait(Nanos deadline, const Interrupted* interrupted = nullptr) {
+        const Outcome outcome = node_.await(*pending_, deadline, interrupted);
+        CHECK(outcome.ok() || outcome.code == Code::timeout || outcome.code == Code::interrupted);
+        CHECK(!outcome.ok() || pending_->done());
+        return pending_->done();
+    }
+    // As above, but somebody else has to read it.
+    bool follow(Nanos deadline) { return pending_->wait(deadline); }
+    // True unless it has ended in another way. It is done in any case.
+    bool cancel() { return cancel(node_, *pending_); }
+    static bool cancel(Node& node, Pending& pending) {
+        if (node.give_up(pending, State::cancelled)) return true;
+        // Whoever took it out of the table is about to say how it ended.
+        CHECK(pending.wait(now_ns() + check::patience(20 * kSecond)));
+        return false;
+    }
+
+    const std::shared_ptr<Pending>& pending() const { return pending_; }
+    State state() const {
+        CHECK(pending_->done());
+        return pending_->state();
+    }
+    std::string_view body() const { return pending_->body(); }
+
+   private:
+    Outcome go(Message message, Nanos deadline) {
+        Peer& peer = pending_->peer;
+        if (pending_->done()) return failed(Code::interrupted);
+        if (message.size > node_.message_limit(peer)) return node_.too_large(peer, message.size);
+        Attempt attempt = node_.try_request(*pending_, message);
+        Node::Sending sending{peer, deadline, now_ns()};
+        const Interrupted done = [this] { return pending_->done(); };
+        while (attempt.status != Status::sent) {
+            Outcome outcome;
+            if (attempt.status == Status::large) {
+                outcome = node_.send_large_request(sending, *pending_, message, &done);
+                if (!outcome.ok() || sending.went) return outcome;
+            } else {
+                outcome = node_.wait(sending, attempt, &done);
+                if (!outcome.ok()) return outcome;
+            }
+            if (pending_->done()) return failed(Code::interrupted);
+            attempt = node_.try_request(*pending_, message);
+        }
+        return {};
+    }
+
+    Node& node_;
+    const std::shared_ptr<Pending> pending_;
+};
 
 inline Outcome flush(Node& node, std::uint16_t to = 0, Nanos timeout = 20 * kSecond) {
     std::uint16_t at;

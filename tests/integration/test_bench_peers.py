@@ -6,18 +6,31 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import antiphon
+from antiphon._core import build_info
 from antiphon.lab.bench.plan import Point
 from antiphon.lab.bench.point import Options, check_point, measure
-from antiphon.lab.bench.probes import Idle, Stalled, probe_idle, probe_stalled
+from antiphon.lab.bench.probes import (
+    Connections,
+    Idle,
+    Stalled,
+    probe_connections,
+    probe_idle,
+    probe_stalled,
+)
+from antiphon.lab.bench.processes import Child
 from antiphon.lab.peers import PEERS
-from integration.descendants import await_none, descendants
+from antiphon.lab.peers.antiphon_node import RAW_KIND, NodeEndpoint
+from antiphon.lab.peers.base import EndpointConfig
+from unit.lab.descendants import await_none, await_some, descendants, outlived_by_none
 
 MESSAGES = 3000
 NEEDS = {
@@ -26,12 +39,18 @@ NEEDS = {
     "pynng": ("pynng",),
     "nats": ("nats-py", "nats"),
 }
+ENCRYPTED = [
+    pytest.mark.needs("cryptography"),
+    pytest.mark.skipif(not build_info()["openssl"], reason="there is no OpenSSL 3 here"),
+]
 SHORT = Options(seconds=0.2, warmup=0.05, min_bytes=0)
 
 
 def case(point: Point) -> Any:
     marks = [pytest.mark.needs(*NEEDS[point.system])] if point.system in NEEDS else []
-    return pytest.param(point, id=point.name, marks=marks)
+    return pytest.param(
+        point, id=point.name, marks=[*ENCRYPTED, *marks] if point.encrypted else marks
+    )
 
 
 def message_points() -> Iterator[Point]:
@@ -85,9 +104,7 @@ def test_a_killed_sender_is_an_outcome_and_not_a_crash(system: str) -> None:
     point = Point(system, PEERS[system].variants[0])
     runner = threading.Thread(target=lambda: results.append(measure(point, Options(seconds=20.0))))
     runner.start()
-    deadline = time.monotonic() + 10
-    while len(started := descendants(os.getpid()) - before) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    started = await_some(os.getpid(), 2, besides=before)
     os.kill(max(started), signal.SIGKILL)
     runner.join(50)
     (measurement,) = results
@@ -102,23 +119,7 @@ def test_no_process_outlives_the_command(ending: signal.Signals) -> None:
         "from antiphon.cli.bench import app\n"
         "app(['node', '--size', '64', '--peers', 'asyncio', '--seconds', '30'])"
     )
-    command = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 20
-        while len(workers := descendants(command.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(workers) >= 2
-        command.send_signal(ending)
-        assert command.wait(10) != 0
-        await_none(workers)
-    finally:
-        command.kill()
-        command.wait()
+    outlived_by_none([sys.executable, "-c", code], ending)
 
 
 def test_an_idle_node_is_probed() -> None:
@@ -132,3 +133,65 @@ def test_a_blocked_sender_is_probed() -> None:
     stalled = probe_stalled(seconds=1.0)
     assert isinstance(stalled, Stalled), stalled
     assert stalled.accepted > 0
+
+
+def test_idle_connections_are_probed_and_end_with_the_probe() -> None:
+    before = descendants(os.getpid())
+    probed = probe_connections(seconds=1.0, connections=20, settle=0.2)
+    assert isinstance(probed, Connections), probed
+    assert (probed.connections, probed.alive) == (20, 20)
+    assert probed.bytes_each > 0
+    assert 0 <= probed.core_share < 1
+    assert probed.seconds >= 1.0
+    assert descendants(os.getpid()) <= before
+
+
+def test_idle_connections_need_descriptors_and_say_so() -> None:
+    code = "from antiphon.lab.bench.probes import probe_connections; print(probe_connections(0.1))"
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", limited], capture_output=True, text=True, timeout=40, check=True
+    )
+    assert "RLIMIT_NOFILE allows 512" in done.stdout
+
+
+class TestEncrypted:
+    """What ``tls`` is measured with."""
+
+    pytestmark = ENCRYPTED
+
+    @pytest.mark.parametrize("ending", ["ok", "failed"])
+    def test_the_certificates_are_gone_with_the_point(
+        self, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        seen: list[str] = []
+        ask = Child.tell
+
+        def tell(self: Child, order: str, **arguments: Any) -> None:
+            if order == "open":
+                seen.extend(path.name for path in tmp_path.glob("*/*"))
+                if ending == "failed":
+                    arguments["config"]["tls"] = ["no-such-file"] * 3
+            ask(self, order, **arguments)
+
+        monkeypatch.setattr(Child, "tell", tell)
+        measurement = measure(Point("antiphon", "tls"), SHORT)
+        assert measurement.outcome == ending, measurement.reason
+        assert {"authority.pem", "node-1.pem", "node-1.key", "node-2.pem"} <= set(seen)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_nobody_gets_in_without_a_certificate(self, tmp_path: Path) -> None:
+        from antiphon.testing.certificates import Authority
+
+        tls = Authority(tmp_path).node(1)
+        files = (tls.certificate, tls.key, tls.authority)
+        endpoint = NodeEndpoint(EndpointConfig(variant="tls", receives=True, tls=files))
+        try:
+            address = endpoint.listen()
+            with antiphon.Node(2) as plain:
+                plain.add_peer(1, address)
+                with pytest.raises(antiphon.AuthenticationFailed):
+                    plain.send(1, b"in the clear", kind=RAW_KIND)
+        finally:
+            endpoint.close()

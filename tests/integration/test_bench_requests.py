@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +25,7 @@ from antiphon.lab.bench.plan import Point
 from antiphon.lab.bench.point import Options
 from antiphon.lab.bench.request_plan import request_plan
 from antiphon.lab.peers.requests import REQUEST_PEERS
-from integration.descendants import await_none, descendants
+from unit.lab.descendants import await_none, await_some, descendants, outlived_by_none
 
 NEEDS = {
     "pyzmq": ("pyzmq",),
@@ -81,9 +80,7 @@ def test_a_killed_server_is_an_outcome_and_not_a_crash() -> None:
     long = Options(seconds=3.0, min_bytes=0)
     runner = threading.Thread(target=lambda: results.append(measure_calls(point, long)))
     runner.start()
-    deadline = time.monotonic() + 10
-    while len(started := descendants(os.getpid()) - before) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    started = await_some(os.getpid(), 2, besides=before)
     os.kill(min(started), signal.SIGKILL)
     runner.join(50)
     (measurement,) = results
@@ -113,23 +110,8 @@ def test_the_command_prints_its_json() -> None:
 
 
 def test_no_process_outlives_an_interrupted_command() -> None:
-    running = subprocess.Popen(
-        command("--size", "64", "--peers", "python-sockets", "--seconds", "30"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 20
-        while len(workers := descendants(running.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(workers) >= 2
-        running.send_signal(signal.SIGINT)
-        assert running.wait(10) != 0
-        await_none(workers)
-    finally:
-        running.kill()
-        running.wait()
+    arguments = ("--size", "64", "--peers", "python-sockets", "--seconds", "30")
+    outlived_by_none(command(*arguments), signal.SIGINT)
 
 
 class TestRawEcho:

@@ -27,6 +27,7 @@ from antiphon import (
     UnknownPeer,
 )
 from antiphon.testing import Child, Collected, Control, Host, Stranger, eventually, strangers
+from unit.node.pairs import has_ipv6
 
 pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 30)
 
@@ -65,15 +66,6 @@ def listen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
         }[request.param]
 
     return make
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import json
 import os
@@ -17,53 +18,44 @@ from rich.console import Console
 from rich.table import Table
 
 from antiphon.cli import demo
-from antiphon.cli.acts.stage import CODE_COLUMNS, Act, ActFailed, Stage
+from antiphon.cli.acts.stage import CODE_COLUMNS, Act, ActFailed, Scene, Stage
 from antiphon.cli.main import main
+from unit.lab.descendants import await_none, descendants
 
 # The same acts in less time: the figures are not looked at here.
 QUICK = """
 import sys
-from antiphon.cli.acts import messages
+from antiphon.cli.acts import messages, round_trips
 from antiphon.cli.main import main
 from antiphon.lab.bench.point import Options
-messages.OPTIONS = Options(seconds=0.15, warmup=0.05, min_bytes=0)
+messages.OPTIONS = round_trips.OPTIONS = Options(seconds=0.15, warmup=0.05, min_bytes=0)
+round_trips.ROUNDS = 2
 """
 WITHOUT_PYZMQ = """
 import dataclasses
 from antiphon.lab.peers import PEERS, Requirement
+from antiphon.lab.peers.requests import REQUEST_PEERS
 gone = (Requirement("no_such_module", "the package pyzmq"),)
-PEERS["pyzmq"] = dataclasses.replace(PEERS["pyzmq"], requires=gone)
+for peers in (PEERS, REQUEST_PEERS):
+    peers["pyzmq"] = dataclasses.replace(peers["pyzmq"], requires=gone)
+"""
+# Straight to the second scene, so that Ctrl-C need not wait for the first.
+ROUND_TRIPS_ONLY = """
+import dataclasses
+from antiphon.cli import demo
+demo.ACTS = (dataclasses.replace(messages.ACT, scenes=(round_trips.SCENE,)),)
 """
 
 
-def run_demo(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+def quick_demo(*arguments: str, before: str = "") -> list[str]:
     code = f"{QUICK}{before}\nsys.exit(main(['demo', *{list(arguments)!r}]))"
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
-    )
+    return [sys.executable, "-c", code]
 
 
-def children_of(pid: int) -> set[int]:
-    """Every living process below ``pid``."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            parents[int(path.parent.name)] = int(fields[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+@functools.cache
+def run_demo(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    command = quick_demo(*arguments, before=before)
+    return subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
 
 
 @pytest.mark.needs("pyzmq")
@@ -78,6 +70,28 @@ def test_code_comes_first_and_figures_with_the_ratio_after_it() -> None:
     assert text.count("pyzmq PUSH/PULL") == 3
 
 
+@pytest.mark.needs("pyzmq")
+def test_round_trips_show_their_code_then_the_latency_and_the_rate_with_their_ratios() -> None:
+    done = run_demo()
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    places = [
+        text.index(shown)
+        for shown in (
+            "node.on(200, lambda source, data: data)",
+            "node.request(1, payload, kind=200)",
+            "us, p50",
+            "64 B and back, 1 thread ",
+            "requests/s, 16 threads",
+            "64 B and back, 16 threads",
+        )
+    ]
+    assert places == sorted(places)
+    assert text.count("x pyzmq") == 3
+    for name in ("antiphon, request", "pyzmq REQ/REP"):
+        assert text.count(name) == 2 * 3, "twice two rounds and one row of the table"
+
+
 def test_without_a_terminal_there_are_no_escapes() -> None:
     done = run_demo(before=WITHOUT_PYZMQ)
     assert "\x1b" not in done.stdout
@@ -90,6 +104,7 @@ def test_a_missing_pyzmq_is_one_line_and_no_failure() -> None:
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("no ratio")]
     assert "pip install 'antiphon[lab]'" in line
     assert "antiphon, callback" in done.stdout
+    assert "antiphon, request" in done.stdout
     assert done.stderr == ""
 
 
@@ -97,40 +112,68 @@ def test_json_is_one_document_with_the_figures_of_every_act() -> None:
     done = run_demo("--json", before=WITHOUT_PYZMQ)
     document = json.loads(done.stdout)
     assert set(document["acts"]) == {act.name for act in demo.ACTS}
-    points = document["acts"]["messages"]["points"]
-    assert [point["variant"] for point in points] == ["callback", "inbox", "batch"]
-    assert all(point["outcome"] == "ok" for point in points), points
+    act = document["acts"]["messages"]
+    assert [point["variant"] for point in act["points"]] == ["callback", "inbox", "batch"]
+    assert [point["threads"] for point in act["round_trips"]] == [1, 16]
+    measured = [*act["points"], *act["round_trips"]]
+    assert all(point["outcome"] == "ok" for point in measured), measured
+    assert all(point["latency_us"]["p50"] > 0 for point in act["round_trips"])
+    assert all(point["p50_ratio_to_pyzmq"] is None for point in act["round_trips"])
 
 
-# How many workers there are when the keys are pressed, and how long they have been there.
-@pytest.mark.parametrize(("workers", "later"), [(0, 0.0), (1, 0.0), (2, 0.0), (2, 0.6), (2, 1.5)])
-def test_control_c_leaves_nothing_behind(workers: int, later: float) -> None:
+SCENES = {
+    "all": [sys.executable, "-m", "antiphon.cli.main", "demo"],
+    "second": quick_demo(before=ROUND_TRIPS_ONLY),
+}
+
+
+# What was said last and how many workers there are when the keys are pressed, and how long both
+# have been there.
+@pytest.mark.parametrize(
+    ("scenes", "line", "workers", "later"),
+    [
+        ("all", "antiphon", 0, 0.0),
+        ("all", "antiphon", 1, 0.0),
+        ("all", "antiphon", 2, 0.0),
+        ("all", "antiphon", 2, 0.6),
+        ("all", "antiphon", 2, 1.5),
+        ("second", "node.request", 1, 0.0),
+        ("second", "node.request", 2, 0.0),
+        ("second", "node.request", 2, 0.4),
+        ("second", "and back, 1 thread", 2, 0.0),
+        ("second", "and back, 1 thread", 2, 0.4),
+        ("second", "requests/s", 0, 0.0),
+    ],
+)
+def test_control_c_leaves_nothing_behind(
+    scenes: str, line: str, workers: int, later: float, tmp_path: Path
+) -> None:
     command = subprocess.Popen(
-        [sys.executable, "-m", "antiphon.cli.main", "demo"],
+        SCENES[scenes],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     seen: set[int] = set()
     try:
         assert command.stdout is not None
-        assert "antiphon" in command.stdout.readline()
+        assert any(line in said for said in command.stdout), command.communicate()
         deadline = time.monotonic() + 20
-        while len(now := children_of(command.pid)) < workers and time.monotonic() < deadline:
+        while len(now := descendants(command.pid)) < workers and time.monotonic() < deadline:
             seen |= now
             time.sleep(0.005)
         time.sleep(later)
-        seen |= children_of(command.pid)
+        seen |= descendants(command.pid)
         # As a terminal does it: to everyone in the foreground.
         os.killpg(command.pid, signal.SIGINT)
         output, errors = command.communicate(timeout=15)
         assert command.returncode == 130, errors
         assert "Traceback" not in output + errors
-        deadline = time.monotonic() + 5
-        while any(alive(pid) for pid in seen) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not [pid for pid in seen if alive(pid)]
+        await_none(seen)
+        assert not list(tmp_path.iterdir())
     finally:
         command.kill()
         command.communicate()
@@ -142,7 +185,7 @@ def test_an_act_that_fails_is_one_line_and_status_one(
     def fail(stage: Stage) -> dict[str, object]:
         raise ActFailed("the orchestra is late")
 
-    monkeypatch.setattr(demo, "ACTS", (Act("late", "Late", "pass", 1.0, fail),))
+    monkeypatch.setattr(demo, "ACTS", (Act("late", "Late", 1.0, (Scene("pass", fail),)),))
     assert main(["demo"]) == 1
     assert capsys.readouterr().err == "antiphon: the demonstration stopped: the orchestra is late\n"
 
@@ -168,8 +211,9 @@ def test_a_stage_for_a_poor_terminal_uses_plain_characters() -> None:
 
 @pytest.mark.parametrize("act", demo.ACTS, ids=lambda act: act.name)
 def test_the_code_of_an_act_is_python_that_fits_a_terminal(act: Act) -> None:
-    ast.parse(act.code)
-    assert max(map(len, act.code.splitlines())) <= CODE_COLUMNS
+    for scene in act.scenes:
+        ast.parse(scene.code)
+        assert max(map(len, scene.code.splitlines())) <= CODE_COLUMNS
     assert act.seconds <= 30
 
 

@@ -687,7 +687,7 @@ print("all", flush=True)
                     here.send(THERE, b"%d" % number + bytes(1000), kind=KIND)
 
             sending = Running(send)
-            # A waiting sender goes on when half the ring is free: until then more than half is used.
+            # A waiting sender goes on when half the ring is free: until then more is used.
             eventually(lambda: to(here).ring_used > 32 << 10 and to(here).ring_waits > 0)
             assert to(here).ring_used <= to(here).ring_bytes == 64 << 10
             assert not sending.done

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import Batch, Node, NodeConfig, SendTimeout, WouldBlock
+from antiphon import Node, NodeConfig, SendTimeout, WouldBlock
 from unit.node.pairs import (
     HERE,
     KIND,
@@ -25,6 +25,8 @@ from unit.node.pairs import (
     Running,
     all_results,
     eventually,
+    fail,
+    failures,
     kind_of,
     nodes,
     numbered,
@@ -33,19 +35,12 @@ from unit.node.pairs import (
 pytestmark = pytest.mark.timeout(30)
 
 
-def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [one for one in caplog.records if one.name.startswith("antiphon.") and one.exc_info]
-
-
 # --- failing --------------------------------------------------------------------------------------
 
 
 def test_a_handler_that_raises_is_logged_with_its_kind_and_source_and_the_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(source: int, data: bytes) -> None:
-        raise ValueError("on purpose")
-
     with nodes() as (here, there):
         there.on(KIND, fail)
         here.send(THERE, b"x", kind=KIND)
@@ -124,9 +119,6 @@ def test_nothing_that_a_handler_raises_ends_its_thread(
 def test_a_batch_handler_that_raises_has_failed_for_every_message_of_its_batch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(source: int, batch: Batch) -> None:
-        raise ValueError("on purpose")
-
     with nodes() as (here, there):
         there.on(KIND, fail, batch=True)
         here.send_many(THERE, numbered(10), kind=KIND)
@@ -161,9 +153,6 @@ def test_a_logging_handler_that_raises_does_not_end_the_thread() -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise RuntimeError("the log is full")
-
-    def fail(source: int, data: bytes) -> None:
-        raise ValueError("on purpose")
 
     unraisable: list[Any] = []
     previous, sys.unraisablehook = sys.unraisablehook, unraisable.append
@@ -205,47 +194,44 @@ def test_an_ordered_handler_runs_one_call_at_a_time() -> None:
     assert most == 1
 
 
-def test_unordered_handlers_run_at_once_when_messages_come_apart() -> None:
-    meeting = threading.Barrier(2)
-    met: list[bool] = []
+class Meeting:
+    """A handler in which two calls wait for each other; keeps whether they met."""
 
-    def meet(source: int, data: bytes) -> None:
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(2)
+        self.met: list[bool] = []
+
+    def __call__(self, source: int, data: bytes) -> None:
         try:
-            meeting.wait(5)
-            met.append(True)
+            self.barrier.wait(5)
+            self.met.append(True)
         except threading.BrokenBarrierError:
-            met.append(False)
+            self.met.append(False)
 
+
+def test_unordered_handlers_run_at_once_when_messages_come_apart() -> None:
+    meeting = Meeting()
     with nodes() as (here, there):
-        there.on(KIND, meet, ordered=False)
+        there.on(KIND, meeting, ordered=False)
         here.send(THERE, b"first", kind=KIND)
-        eventually(lambda: meeting.n_waiting == 1)
+        eventually(lambda: meeting.barrier.n_waiting == 1)
         here.send(THERE, b"second", kind=KIND)
         here.flush(10)
-    assert met == [True, True]
+    assert meeting.met == [True, True]
 
 
 @pytest.mark.parametrize("how", ["send", "send_many"])
 def test_unordered_handlers_run_at_once_when_messages_come_together(how: str) -> None:
-    meeting = threading.Barrier(2)
-    met: list[bool] = []
-
-    def meet(source: int, data: bytes) -> None:
-        try:
-            meeting.wait(2)
-            met.append(True)
-        except threading.BrokenBarrierError:
-            met.append(False)
-
+    meeting = Meeting()
     with nodes() as (here, there):
-        there.on(KIND, meet, ordered=False)
+        there.on(KIND, meeting, ordered=False)
         if how == "send":
             here.send(THERE, b"first", kind=KIND)
             here.send(THERE, b"second", kind=KIND)
         else:
             here.send_many(THERE, [b"first", b"second"], kind=KIND)
         here.flush(10)
-    assert met == [True, True]
+    assert meeting.met == [True, True]
 
 
 def test_unordered_handlers_lose_and_double_nothing() -> None:

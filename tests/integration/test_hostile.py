@@ -13,15 +13,15 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon import Node, NodeConfig, PeerUnreachable, SendTimeout
 from antiphon._core import build_info
-from antiphon.testing import Child, Collected, Control, Host, Stranger, eventually, strangers
+from antiphon.testing import Child, Control, Host, eventually, strangers
 from antiphon.testing.strangers import frame, hello
+from integration.attacks import UnderAttack
 
 pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40)
 
@@ -56,21 +56,13 @@ def target(control: Control) -> None:
             )
 
 
-class Attacked:
+class Attacked(UnderAttack):
     """The node under attack, and the client whose messages go on."""
 
     def __init__(self, child: Child, client: Node) -> None:
-        self.child = child
-        self.address = str(child.expect("ready")["address"])
-        self.lost: Collected[str] = Collected()
-        client.add_peer(1, self.address)
-        client.on_disconnected(lambda peer, reason: self.lost.add(reason))
-        self._client = client
+        super().__init__(child, client)
         self._echoes = client.inbox(ECHO)
         self.echo()
-
-    def dial(self) -> Stranger:
-        return Stranger.dial(self.address)
 
     def statistics(self) -> dict[str, Any]:
         self.child.tell("statistics")
@@ -85,29 +77,15 @@ class Attacked:
     @contextlib.contextmanager
     def undisturbed(self, growth: int = 8 * MIB) -> Iterator[None]:
         """Messages go on, the memory does not grow, and only the client stays connected."""
-        before = self.child.resident_bytes
-        stops = threading.Event()
-        problems: Collected[BaseException] = Collected()
-        peak = before
+        before = peak = self.child.resident_bytes
 
         def watch() -> None:
             nonlocal peak
-            try:
-                while not stops.wait(0.01):
-                    self.echo()
-                    peak = max(peak, self.child.resident_bytes)
-            except BaseException as error:
-                problems.add(error)
+            self.echo()
+            peak = max(peak, self.child.resident_bytes)
 
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
+        with self.meanwhile(watch, every=0.01):
             yield
-        finally:
-            stops.set()
-            watcher.join()
-        assert not problems.items
-        assert not self.lost.items
         self.echo()
         if build_info()["sanitizers"]:
             return  # they keep what was freed
@@ -254,18 +232,13 @@ def test_a_node_that_runs_out_of_descriptors_goes_on_and_recovers() -> None:
                 strangers_.enter_context(attacked.dial())
             for _ in range(20):
                 attacked.echo()
-            spent = processor_seconds(child)
+            spent = attacked.processor_seconds
             time.sleep(0.5)  # in which it has nothing to do, and must do nothing
-            assert processor_seconds(child) - spent < 0.2
+            assert attacked.processor_seconds - spent < 0.2
         with Node(3, listen=None, peers={1: attacked.address}) as newcomer:
             inbox = newcomer.inbox(ECHO)
             newcomer.send(1, b"let me in", kind=ECHO)
             assert inbox.receive(5) == (1, b"let me in")
-
-
-def processor_seconds(child: Child) -> float:
-    fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_stranger_cannot_make_a_node_dial_itself_mad_with_a_false_address(

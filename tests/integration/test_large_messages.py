@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable
@@ -306,13 +307,7 @@ def test_a_handler_may_send_large_messages() -> None:
 
 # --- the budget -----------------------------------------------------------------------------------
 
-BUDGET = NodeConfig(
-    ring_bytes=64 << 10,
-    flow_window_bytes=16 << 10,
-    max_message_bytes=100_000,
-    large_message_bytes=100_000,
-    send_timeout=5,
-)
+BUDGET = dataclasses.replace(SMALL, max_message_bytes=100_000, large_message_bytes=100_000)
 
 
 def test_large_messages_beyond_the_budget_wait_and_then_arrive() -> None:
@@ -349,13 +344,7 @@ def test_small_messages_pass_while_a_large_one_waits_for_the_budget() -> None:
 
 
 def test_a_large_message_that_waits_too_long_times_out_and_the_next_goes() -> None:
-    config = NodeConfig(
-        ring_bytes=64 << 10,
-        flow_window_bytes=16 << 10,
-        max_message_bytes=100_000,
-        large_message_bytes=100_000,
-        send_timeout=0.3,
-    )
+    config = dataclasses.replace(BUDGET, send_timeout=0.3)
     with nodes(config) as (here, there):
         inbox = there.inbox(KIND)
         here.send(THERE, bytes(100_000), kind=KIND)
@@ -394,13 +383,7 @@ def test_large_messages_that_a_policy_drops_give_the_budget_back() -> None:
 
 
 def test_large_messages_in_send_many_are_counted_in_sent() -> None:
-    config = NodeConfig(
-        ring_bytes=64 << 10,
-        flow_window_bytes=16 << 10,
-        max_message_bytes=100_000,
-        large_message_bytes=200_000,
-        send_timeout=0.3,
-    )
+    config = dataclasses.replace(BUDGET, large_message_bytes=200_000, send_timeout=0.3)
     with nodes(config) as (here, there):
         inbox = there.inbox(KIND)
         messages = list(itertools.repeat(bytes(100_000), 5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
 from array import array
 from collections import defaultdict
@@ -38,6 +37,8 @@ from unit.node.pairs import (
     all_results,
     eventually,
     extra_nodes,
+    fail,
+    has_ipv6,
     kind_of,
     nodes,
     numbered,
@@ -90,7 +91,7 @@ def test_every_transport_carries_small_and_large_messages_both_ways(
         "unix": (f"unix://{tmp_path}/one.sock", f"unix://{tmp_path}/two.sock"),
         "inproc": ("inproc://one", "inproc://two"),
     }[scheme]
-    if scheme == "tcp6" and not _has_ipv6():
+    if scheme == "tcp6" and not has_ipv6():
         pytest.skip("this machine has no IPv6 loopback")
     messages = [b"", *numbered(100), pattern(3_000_000)]
     heard = {HERE: Heard(), THERE: Heard()}
@@ -107,15 +108,6 @@ def test_every_transport_carries_small_and_large_messages_both_ways(
             node.flush()
     assert heard[THERE].calls == [(HERE, message) for message in messages]
     assert heard[HERE].calls == [(THERE, message) for message in messages]
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
 
 
 def test_kinds_do_not_get_each_others_messages() -> None:
@@ -582,9 +574,6 @@ def test_many_threads_may_flush_at_once() -> None:
 
 
 def test_dropped_failed_and_unknown_messages_count_as_handled() -> None:
-    def fail(source: int, data: bytes) -> None:
-        raise ValueError("on purpose")
-
     with nodes() as (here, there):
         there.on(KIND, fail)
         there.inbox(OTHER, capacity=1, when_full="drop_newest").close()

@@ -247,7 +247,8 @@ def test_a_handlers_failure_is_logged_where_it_happened(caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("coroutine", [False, True])
 @pytest.mark.parametrize(
-    ("answer", "name"), [(7, "TypeError"), ("text", "TypeError"), (bytes(3 << 20), "MessageTooLarge")]
+    ("answer", "name"),
+    [(7, "TypeError"), ("text", "TypeError"), (bytes(3 << 20), "MessageTooLarge")],
 )
 def test_what_is_no_answer_is_logged_and_counted_where_it_was_returned(
     answer: object, name: str, coroutine: bool, caplog: pytest.LogCaptureFixture
@@ -260,7 +261,10 @@ def test_what_is_no_answer_is_logged_and_counted_where_it_was_returned(
 
     async def ask() -> None:
         config = NodeConfig(max_message_bytes=2 << 20)
-        async with Node(THERE) as there, Node(HERE, peers={2: there.address}, config=config) as here:
+        async with (
+            Node(THERE) as there,
+            Node(HERE, peers={2: there.address}, config=config) as here,
+        ):
             there.on(KIND, reply_later if coroutine else reply)
             with pytest.raises(RemoteError) as error:
                 await here.request_async(THERE, b"x", kind=KIND)

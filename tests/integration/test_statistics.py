@@ -27,6 +27,7 @@ from unit.node.pairs import (
     Running,
     all_results,
     eventually,
+    fail,
     kind_of,
     nodes,
     numbered,
@@ -267,9 +268,6 @@ def test_waits_for_credit_are_counted_by_flow() -> None:
 
 
 def test_drops_are_counted_by_their_reason(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(source: int, data: bytes) -> None:
-        raise ValueError("on purpose")
-
     with nodes() as (here, there):
         there.on(KIND, fail)
         there.inbox(OTHER, capacity=5, when_full="drop_newest")
@@ -294,9 +292,6 @@ def test_drops_are_counted_by_their_reason(caplog: pytest.LogCaptureFixture) -> 
 def test_drops_do_not_fall_when_a_registration_is_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(source: int, data: bytes) -> None:
-        raise ValueError("on purpose")
-
     with nodes() as (here, there):
         failing = there.on(KIND, fail)
         full = there.inbox(OTHER, capacity=5, when_full="drop_newest")

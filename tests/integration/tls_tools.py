@@ -1,110 +1,50 @@
-"""Certificates as tests want them, good and bad, and an ear on the line between two nodes."""
+"""Certificates as tests want them, good and bad, and an ear on the line between two nodes.
+
+The authorities themselves, ``ours`` and ``theirs``, are fixtures of conftest.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
+import os
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+import pytest
 
-from antiphon import TLS
+from antiphon import TLS, NodeConfig
+from antiphon._core import build_info
 from antiphon.node.address import parse_address
 from antiphon.testing import Collected
+from antiphon.testing.certificates import DAY, Authority
 
-DAY = datetime.timedelta(days=1)
+__all__ = [
+    "BEAT",
+    "DAY",
+    "KIND",
+    "QUICK",
+    "TLS_TESTS",
+    "Authority",
+    "Tap",
+    "TlsClient",
+    "client_context",
+    "client_hello",
+    "make_tls",
+    "tapped",
+]
 
+TLS_TESTS = [
+    pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40),
+    pytest.mark.skipif(not build_info()["openssl"], reason="there is no OpenSSL 3 here"),
+]
+"""The marks of every module of tests that needs TLS."""
 
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _pem_key(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
-    lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if password is not None:
-        lock = serialization.BestAvailableEncryption(password)
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption_algorithm=lock
-    )
-
-
-class Authority:
-    """Signs certificates, and writes them with their keys into ``folder``.
-
-    Two authorities may have one name: what tells them apart is the key.
-    """
-
-    def __init__(self, folder: Path, name: str = "our nodes") -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._name = _name(name)
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self.path = folder / "authority.pem"
-        constraints = x509.BasicConstraints(ca=True, path_length=None)
-        made = (
-            self._builder(self._name, self._key, -DAY, DAY)
-            .add_extension(constraints, critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
-        self.path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-
-    def _builder(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
-        begins: datetime.timedelta,
-        ends: datetime.timedelta,
-    ) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + begins)
-            .not_valid_after(now + ends)
-        )
-
-    def issue(
-        self,
-        name: str,
-        *uris: str,
-        begins: datetime.timedelta = -DAY,
-        ends: datetime.timedelta = DAY,
-        password: bytes | None = None,
-    ) -> tuple[Path, Path]:
-        """A certificate with these URIs, and its key: the paths of both, ``name`` in ``folder``."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(_name(name), key, begins, ends)
-        if uris:
-            names = [x509.UniformResourceIdentifier(uri) for uri in uris]
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        certificate, private = self._folder / f"{name}.pem", self._folder / f"{name}.key"
-        signed = builder.sign(self._key, hashes.SHA256())
-        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        private.write_bytes(_pem_key(key, password))
-        return certificate, private
-
-    def node(
-        self,
-        id: int | str,
-        *,
-        begins: datetime.timedelta = -DAY,
-        ends: datetime.timedelta = DAY,
-        trusts: Authority | None = None,
-    ) -> TLS:
-        """What node ``id`` is given, or any node with ``"*"``; it trusts this authority."""
-        name = f"node-{'any' if id == '*' else id}"
-        certificate, key = self.issue(name, f"antiphon:node:{id}", begins=begins, ends=ends)
-        return make_tls(certificate, key, (trusts or self).path)
+KIND = 200
+BEAT = 0.2
+QUICK = NodeConfig(connect_timeout=1.0, heartbeat=BEAT)
 
 
 def make_tls(certificate: Path, key: Path, authority: Path) -> TLS:
@@ -167,6 +107,12 @@ class TlsClient:
         if not heard:
             raise EOFError("the node closed the connection")
         self._in.write(heard)
+
+
+def client_hello() -> bytes:
+    """The first words of a client, whole."""
+    with socket.socket() as nobody:
+        return TlsClient(nobody, client_context(None)).first_words()
 
 
 class Tap:

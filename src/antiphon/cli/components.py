@@ -109,6 +109,7 @@ COMPONENTS: dict[str, Component] = {
             "install nats-server and put it on PATH",
             _program("nats-server"),
         ),
+        _lab("cryptography", "certificates for TLS in benchmarks", "cryptography"),
         _lab("pyarrow", "Batch.to_arrow", "pyarrow"),
         _lab("psutil", "processor and memory figures in benchmarks", "psutil"),
         Component(

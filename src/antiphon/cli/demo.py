@@ -37,16 +37,15 @@ def demo(
     figures = {}
     for number, act in enumerate(ACTS, 1):
         stage.title(f"{number}. {act.title}")
-        stage.code(act.code)
         try:
-            figures[act.name] = act.run(stage)
+            figures[act.name] = act.perform(stage)
         except ActFailed as error:
             raise AntiphonError(f"the demonstration stopped: {error}") from None
     if as_json:
         typer.echo(json.dumps({"schema_version": 1, "acts": figures}, indent=2))
         return
-    stage.say("")
-    stage.say("The whole comparison: antiphon bench node. The code to begin with: README.md.")
+    stage.say("The whole comparison: antiphon bench node, antiphon bench request.")
+    stage.say("The code to begin with: README.md.")
 
 
 def _length(acts: tuple[Act, ...]) -> str:

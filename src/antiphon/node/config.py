@@ -161,8 +161,10 @@ class NodeConfig:
         self._check_number("heartbeat", 0.0, 3600.0)
         self._check_number("spin_us", 0.0, 1000.0, zero=True)
         most: object = self.max_connections
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            raise _refuse("max_connections", most, "a whole number of at least 1, or None")
+        if most is not None and (
+            isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 65535
+        ):
+            raise _refuse("max_connections", most, "a whole number from 1 to 65535, or None")
         object.__setattr__(self, "buffer_pool", _check_pool(self.buffer_pool))
 
     def _check_size(self, name: str, low: int, high: int, bound: str = "") -> None:

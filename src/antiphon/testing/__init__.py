@@ -3,6 +3,8 @@
 - ``antiphon.testing.processes``: a function in a process of its own, told and asked, killed at will
 - ``antiphon.testing.child``: the other end of that, and what such a function is handed
 - ``antiphon.testing.namespaces``: machines on one network, out of network namespaces; cut links
+- ``antiphon.testing.certificates``: an authority of your own and what it signs, good or bad; apart
+  from the others in that it needs the package cryptography, and is imported by its full name
 - ``antiphon.testing.proxy``: a TCP proxy that stalls, swallows, slows down or cuts
 - ``antiphon.testing.strangers``: clients and servers that do not keep to the protocol
 - ``antiphon.testing.waiting``: looking again until something holds, with a deadline

@@ -11,6 +11,7 @@ from antiphon.cli import bench
 from antiphon.lab.bench.latency import Latency
 from antiphon.lab.bench.plan import Group, Point
 from antiphon.lab.bench.point import Measurement, Options
+from antiphon.lab.peers import PEERS, Requirement
 
 Call = tuple[list[Group], int, Options]
 
@@ -40,6 +41,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     monkeypatch.setattr(bench, "run_plan", fake_run)
     monkeypatch.setattr(bench, "probe_idle", lambda seconds: "not probed")
     monkeypatch.setattr(bench, "probe_stalled", lambda seconds: "not probed")
+    monkeypatch.setattr(bench, "probe_connections", lambda seconds: "not probed")
     return seen
 
 
@@ -92,6 +94,53 @@ def test_an_absent_peer_is_no_failure(calls: list[Call]) -> None:
     result = CliRunner().invoke(bench.app, ["node", "--size", "64", "--peers", "nats"])
     assert result.exit_code == 0, result.output
     assert "absent" in result.stdout
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("arguments", "probes"),
+    [
+        ([], {"stalled", "idle", "connections"}),
+        (["--quick"], set()),
+        (["--size", "64"], set()),
+    ],
+)
+def test_only_a_full_run_probes(arguments: list[str], probes: set[str]) -> None:
+    result = CliRunner().invoke(bench.app, ["node", "--json", "--repeats", "1", *arguments])
+    assert result.exit_code == 0, result.output
+    assert set(json.loads(result.stdout)["probes"]) == probes
+
+
+def absent(groups: list[Group], *_: object) -> list[Measurement]:
+    """What a run gives on a machine as it is described to the peers."""
+    return [
+        Measurement(point, 0, "absent", line)
+        if (line := PEERS[point.system].missing(point.variant))
+        else Measurement(point, 0, "ok", messages=1000, seconds=1.0, rate=1000.0)
+        for group in groups
+        for point in group.points
+    ]
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("lacking", "code", "line"),
+    [
+        ("cryptography", 0, "absent: antiphon tls: cryptography not found; install the package"),
+        ("OpenSSL 3", 0, "absent: antiphon tls: OpenSSL 3 not found; install the system package"),
+        ("antiphon._core", 1, "absent: antiphon: antiphon._core not found; install antiphon"),
+    ],
+)
+def test_what_ours_lacks_is_said_once_and_fails_only_when_nothing_works(
+    lacking: str, code: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Requirement, "present", lambda self: self.name != lacking)
+    monkeypatch.setattr(bench, "run_plan", absent)
+    arguments = ["node", "--size", "64", "--peers", "asyncio", "--repeats", "1"]
+    result = CliRunner().invoke(bench.app, arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout.count(line) == 1
+    assert result.stderr.count(line) == 1
 
 
 @pytest.mark.usefixtures("calls")

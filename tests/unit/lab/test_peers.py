@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from antiphon import _core
 from antiphon.lab.bench.orders import stamped
 from antiphon.lab.bench.plan import Point
 from antiphon.lab.bench.point import Options, measure
 from antiphon.lab.bench.worker import Checker
-from antiphon.lab.peers import PEERS, Requirement, program_version
+from antiphon.lab.peers import ENCRYPTION, PEERS, Requirement, program_version
 from antiphon.lab.peers.base import EndpointConfig, payload_of, typed_body
 
 
@@ -54,6 +55,33 @@ def test_a_missing_peer_is_measured_as_absent() -> None:
 def test_a_missing_server_is_named_apart_from_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Requirement, "present", lambda self: not self.program)
     assert "nats-server not found" in PEERS["nats"].missing()
+
+
+@pytest.mark.parametrize("lacking", ["cryptography", "OpenSSL 3"])
+def test_what_only_one_variant_needs_is_missing_there_alone(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Requirement, "present", lambda self: self.name != lacking)
+    ours = PEERS["antiphon"]
+    assert ours.missing() == ours.missing("callback") == ""
+    line = ours.missing("tls")
+    assert line.startswith(f"antiphon tls: {lacking} not found; install ")
+    assert "\n" not in line
+    measurement = measure(Point("antiphon", "tls"), Options())
+    assert (measurement.outcome, measurement.reason) == ("absent", line)
+
+
+def test_openssl_is_what_the_core_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    openssl = next(need for need in ENCRYPTION if need.probe is not None)
+    for found in (True, False):
+        monkeypatch.setattr(_core, "build_info", lambda found=found: {"openssl": found})
+        assert openssl.present() is found
+
+
+def test_an_endpoint_is_configured_by_plain_values() -> None:
+    facts = {"index": 1, "targets": [0, 2], "tls": ["a", "b", "c"], "capacity": None}
+    config = EndpointConfig.from_facts(facts)
+    assert config == EndpointConfig(index=1, targets=(0, 2), tls=("a", "b", "c"))
 
 
 def test_asyncio_needs_nothing() -> None:

@@ -21,7 +21,7 @@ from antiphon.lab.bench.plan import (
 from antiphon.lab.bench.point import Options
 from antiphon.lab.bench.run import count_runs, estimate_seconds, order
 from antiphon.lab.bench.summary import REACH
-from antiphon.lab.peers import PEERS
+from antiphon.lab.peers import PEERS, Requirement
 
 
 def points_of(groups: list[Group]) -> list[Point]:
@@ -58,6 +58,21 @@ def test_the_full_plan_measures_every_peer_and_every_variant() -> None:
     }
 
 
+def test_ours_is_encrypted_at_two_sizes_right_behind_the_same_in_plain() -> None:
+    found = {}
+    for group in full_plan(PEERS):
+        for plain, point in zip(group.points, group.points[1:], strict=False):
+            if point.encrypted:
+                found[point.size] = plain
+    assert found == {size: Point("antiphon", "callback", size=size) for size in (64, 4096)}
+
+
+def test_a_quick_run_encrypts_nothing_and_a_given_size_is_shown_both_ways() -> None:
+    assert not any(point.encrypted for point in points_of(quick_plan(PEERS)))
+    ours = [point for point in points_of(size_plan(PEERS, 777)) if point.system == "antiphon"]
+    assert [point.variant for point in ours][:2] == ["callback", "tls"]
+
+
 def test_no_point_is_planned_twice() -> None:
     counts = Counter(points_of(full_plan(PEERS)))
     assert counts.most_common(1)[0][1] == 1
@@ -81,6 +96,13 @@ def test_the_whole_table_fits_into_twelve_minutes() -> None:
     # As if everything were installed here.
     per_run = estimate_seconds([Group("one", (Point("asyncio", "streams"),))], 1, Options())
     assert count_runs(groups, 3) * per_run < 12 * 60
+
+
+def test_a_variant_that_lacks_something_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Requirement, "present", lambda self: self.name != "cryptography")
+    groups = [Group("one", (Point("antiphon", "callback"), Point("antiphon", "tls")))]
+    alone = [Group("one", (Point("antiphon", "callback"),))]
+    assert estimate_seconds(groups, 3, Options()) == estimate_seconds(alone, 3, Options()) > 0
 
 
 def test_the_quick_plan_is_small() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from antiphon.lab.bench.machine import (
     threads_cpu,
 )
 from antiphon.lab.bench.processes import Crew, WorkerFailed, WorkerTimeout, ask_all
+from unit.lab.descendants import alive, await_none
 
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 SILENT = "import sys; sys.stdin.read()"
@@ -32,14 +32,6 @@ child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 print(json.dumps({'child': child.pid}), flush=True)
 sys.stdin.read()
 """
-
-
-def alive(pid: int) -> bool:
-    """Running: a zombie that nobody has waited for yet is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_an_order_is_answered() -> None:
@@ -96,10 +88,7 @@ def test_a_crew_takes_its_children_and_theirs_with_it() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    deadline = time.monotonic() + 5
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(alive(pid) for pid in pids)
+    await_none(pids)
 
 
 def test_a_child_of_a_worker_that_died_is_ended_too() -> None:
@@ -110,10 +99,24 @@ def test_a_child_of_a_worker_that_died_is_ended_too() -> None:
         with pytest.raises(WorkerFailed):
             child.answer(10.0)
         assert alive(grandchild)
-    deadline = time.monotonic() + 5
-    while alive(grandchild) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not alive(grandchild)
+    await_none([grandchild])
+
+
+def test_a_folder_of_a_crew_is_gone_with_it() -> None:
+    folders: list[Path] = []
+
+    def interrupted() -> None:
+        with Crew() as crew:
+            folders.extend([crew.folder(), crew.folder()])
+            for folder in folders:
+                assert folder.stat().st_mode & 0o777 == 0o700
+                (folder / "file").write_text("something")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(set(folders)) == 2
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_killing_twice_is_harmless() -> None:

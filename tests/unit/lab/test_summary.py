@@ -11,8 +11,8 @@ from rich.console import Console
 from antiphon.lab.bench.machine import Machine
 from antiphon.lab.bench.plan import Group, Point
 from antiphon.lab.bench.point import Measurement, Options
-from antiphon.lab.bench.probes import Idle, Stalled
-from antiphon.lab.bench.report import document, print_header, print_report
+from antiphon.lab.bench.probes import Connections, Idle, Stalled
+from antiphon.lab.bench.report import Probe, document, print_header, print_report, reach_table
 from antiphon.lab.bench.run import run_plan
 from antiphon.lab.bench.summary import Row, evaluate, ratio, summarise
 
@@ -121,6 +121,27 @@ def test_targets_take_the_best_of_their_points() -> None:
     assert batches.target == "at least 18 x pyzmq"
 
 
+def test_encrypted_is_held_against_plain_of_the_same_size() -> None:
+    rows = rows_of(
+        measured(OURS, 100.0),
+        measured(Point("antiphon", "tls"), 80.0),
+        measured(Point("antiphon", "callback", size=4096), 50.0),
+        measured(Point("antiphon", "tls", size=4096), 25.0),
+    )
+    reach = {item.measure: item for item in evaluate(rows)}
+    small = reach["64 B one way over TLS, send to callback"]
+    assert (small.target, small.measured) == ("at least 0.7 x plain callback", 0.8)
+    large = reach["4 KiB one way over TLS, send to callback"]
+    assert (large.target, large.measured) == ("at least 0.4 x plain callback", 0.5)
+
+
+def test_a_target_says_what_its_points_lack() -> None:
+    lacking = "antiphon tls: cryptography not found; install the package cryptography"
+    absent = Measurement(Point("antiphon", "tls"), 0, "absent", lacking)
+    reach = {item.measure: item for item in evaluate(rows_of(measured(OURS, 1.0), [absent]))}
+    assert reach["64 B one way over TLS, send to callback"].note == lacking
+
+
 def test_a_target_without_its_points_is_not_part_of_the_run() -> None:
     assert {item.note for item in evaluate([])} == {"not part of this run"}
     assert {item.measured for item in evaluate([])} == {None}
@@ -160,8 +181,9 @@ def test_the_report_shows_figures_losses_and_absences() -> None:
     out = io.StringIO()
     console = Console(file=out, width=160)
     print_header(console, MACHINE, {"python": "3.11", "pyzmq": "27"}, "antiphon bench node")
-    probes: dict[str, Idle | Stalled | str] = {
+    probes: dict[str, Probe] = {
         "idle": Idle(0.001, 20_000_000, 3.0),
+        "connections": Connections(1000, 999, 12_345.0, 0.0082, 5.0),
         "stalled": Stalled(9_000_000, 0, 3.0, 100),
     }
     print_report(console, rows, evaluate(rows), ["nats: install nats-server"], probes)
@@ -178,14 +200,28 @@ def test_the_report_shows_figures_losses_and_absences() -> None:
         "absent: nats: install nats-server",
         "0.10%, 20.0 MB",
         "+0.0 MB in 3 s",
+        "1,000 idle connections, above the node alone",
+        "under 20 KB each, under 1 % of a core",
+        "12.3 KB each, 0.82%",
+        "over 5 s, 999 of 1,000 alive",
         "5 x pyzmq",
     ):
         assert expected in text, expected
 
 
+def test_a_probe_that_could_not_be_made_says_why() -> None:
+    out = io.StringIO()
+    lacking = "3,069 file descriptors are needed and RLIMIT_NOFILE allows 1,024"
+    Console(file=out, width=200).print(reach_table([], {"connections": lacking}))
+    assert lacking in out.getvalue()
+
+
 def test_the_document_is_json_with_every_repeat() -> None:
     rows = rows_of(measured(OURS, 5.0, 6.0, 7.0), measured(PYZMQ, 1.0))
-    probes: dict[str, Idle | Stalled | str] = {"idle": "antiphon: not built"}
+    probes: dict[str, Probe] = {
+        "idle": "antiphon: not built",
+        "connections": Connections(1000, 1000, 12_345.0, 0.0082, 5.0),
+    }
     made = document(
         MACHINE, {"python": "3"}, "antiphon bench node", Options(), rows, evaluate(rows), [], probes
     )
@@ -196,4 +232,5 @@ def test_the_document_is_json_with_every_repeat() -> None:
     assert ours["system"] == "antiphon"
     assert ours["encoding"] == "raw"
     assert read["probes"]["idle"] == {"error": "antiphon: not built"}
+    assert read["probes"]["connections"]["bytes_each"] == 12_345.0
     assert read["machine"]["cores"] == 2

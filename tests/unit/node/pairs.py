@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
+
+import pytest
 
 from antiphon import ConnectionInfo, Message, Node, NodeConfig
 from antiphon.node.statistics import KindStatistics
@@ -119,6 +123,16 @@ class Heard:
         return self.data
 
 
+def fail(source: int, data: Any) -> None:
+    """A handler that raises."""
+    raise ValueError("on purpose")
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What handlers raised, as the library has logged it."""
+    return [one for one in caplog.records if one.name.startswith("antiphon.") and one.exc_info]
+
+
 class Gate:
     """A handler that holds every call until it is opened: a stalled receiver on demand."""
 
@@ -191,6 +205,16 @@ def fill(here: Node, kind: int = KIND, data: bytes = b"x", target: int = THERE) 
     while here.try_send(target, data, kind=kind):
         sent += 1
     return sent
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has an IPv6 loopback."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def python(script: str, *arguments: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:

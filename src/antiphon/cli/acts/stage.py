@@ -1,4 +1,4 @@
-"""What an act is, and the stage that it speaks on.
+"""What an act and its scenes are, and the stage that they speak on.
 
 A stage prints for people, or keeps silent under ``--json``. With a terminal it colours and shows
 what is running now; without one, as in a log, it prints the same lines plainly.
@@ -16,7 +16,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Act", "ActFailed", "Stage"]
+__all__ = ["Act", "ActFailed", "Scene", "Stage"]
 
 # Widest line of code that an act may show: it has to fit a terminal of 80 columns, indented.
 CODE_COLUMNS = 76
@@ -84,16 +84,31 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """One part of the demonstration.
+class Scene:
+    """A few lines of code, and what runs them live.
 
     ``code`` is shown first, then ``run`` is called. It prints on the stage, returns its figures as
     plain values, and raises `ActFailed` when there is nothing to show. Interrupted at any moment,
     it leaves no process behind.
     """
 
+    code: str
+    run: Callable[[Stage], dict[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One part of the demonstration: scenes, one after the other. Their figures go together."""
+
     name: str
     title: str
-    code: str
     seconds: float
-    run: Callable[[Stage], dict[str, object]]
+    scenes: tuple[Scene, ...]
+
+    def perform(self, stage: Stage) -> dict[str, object]:
+        """Show every scene; the figures of all."""
+        figures: dict[str, object] = {}
+        for scene in self.scenes:
+            stage.code(scene.code)
+            figures |= scene.run(stage)
+        return figures

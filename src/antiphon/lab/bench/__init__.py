@@ -6,7 +6,8 @@
 ``point``      one point, measured once
 ``calls``      one point of requests, from ``request_plan``, measured once with ``call_worker``
 ``latency``    percentiles of round trips
-``probes``     what a node costs when it idles, and when its receiver stands still
+``probes``     what a node costs when it idles, alone and with 1,000 connections (with
+               ``idle_worker``), and when its receiver stands still
 ``machine``    what it ran on, and who else used the processor
 ``summary``    medians, spreads, ratios and the targets they are held against
 ``report``     tables and JSON

@@ -116,7 +116,7 @@ class CallWorker(Orders):
         return self._endpoint.fault() if self._endpoint is not None else ""
 
     def do_open(self, system: str, config: dict[str, Any]) -> dict[str, Any]:
-        settings = EndpointConfig(**{**config, "targets": tuple(config.get("targets", ()))})
+        settings = EndpointConfig.from_facts(config)
         self._endpoint = load_requests(system)(settings)
         return {"address": self._endpoint.listen() if settings.receives else ""}
 

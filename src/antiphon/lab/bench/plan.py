@@ -41,6 +41,8 @@ ZENOH_SHM_SIZE = 4096
 # Of ours, every way at the base point; elsewhere the plainest and the fastest.
 OUR_VARIANTS = ("callback", "inbox", "batch", "packed")
 OUR_VARIANTS_BY_SIZE = ("callback", "packed")
+# Where the same is shown encrypted, right behind what it is held against.
+TLS_SIZES = (64, 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class Point:
     def encoding(self) -> str:
         """``typed`` or ``raw``."""
         return "typed" if self.variant == "typed" else "raw"
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether its processes need certificates of one authority."""
+        return self.variant == "tls"
 
     @property
     def name(self) -> str:
@@ -89,10 +96,15 @@ class Group:
 
 
 def full_plan(peers: Iterable[str]) -> list[Group]:
-    """Everything: sizes, encodings, directions, threads and processes."""
+    """Everything: sizes, encryption, encodings, directions, threads and processes."""
     chosen = _systems(peers)
     yardsticks = [name for name in chosen if name in YARDSTICKS]
-    groups = [_size_group(chosen if size in SIZES_OF_ALL else yardsticks, size) for size in SIZES]
+    groups = [
+        _size_group(
+            chosen if size in SIZES_OF_ALL else yardsticks, size, encrypted=size in TLS_SIZES
+        )
+        for size in SIZES
+    ]
     groups.append(Group("typed, 3 fields", _points(chosen, "typed")))
     groups.append(
         Group(
@@ -126,7 +138,7 @@ def size_plan(peers: Iterable[str], size: int) -> list[Group]:
     """Every system and variant at one size, one way."""
     if not 1 <= size <= LARGEST:
         raise ValueError(f"size {size} is out of range: give 1 to {LARGEST} bytes")
-    return [_size_group(_systems(peers), size, every_variant=True)]
+    return [_size_group(_systems(peers), size, every_variant=True, encrypted=True)]
 
 
 def plan_for(peers: Iterable[str], *, size: int | None = None, quick: bool = False) -> list[Group]:
@@ -152,8 +164,12 @@ def _systems(peers: Iterable[str]) -> list[str]:
     return [name for name in PEERS if name in wanted]
 
 
-def _size_group(systems: Sequence[str], size: int, every_variant: bool = False) -> Group:
+def _size_group(
+    systems: Sequence[str], size: int, every_variant: bool = False, encrypted: bool = False
+) -> Group:
     variants = OUR_VARIANTS if every_variant or size == BASE_SIZE else OUR_VARIANTS_BY_SIZE
+    if encrypted:
+        variants = (variants[0], "tls", *variants[1:])
     points = [Point("antiphon", name, size=size) for name in variants if "antiphon" in systems]
     points += [
         Point(name, PEERS[name].variants[0], size=size) for name in systems if name != "antiphon"

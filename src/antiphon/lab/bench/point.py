@@ -132,7 +132,7 @@ def measure_with(
     repeat: int,
 ) -> Measurement:
     """Measure with a crew that ends with the measurement; what goes wrong is its outcome."""
-    if missing := peer.missing():
+    if missing := peer.missing(point.variant):
         return Measurement(point, repeat, "absent", missing)
     try:
         with Crew() as crew:
@@ -180,6 +180,7 @@ def assemble(
         server = crew.start(f"{point.system} server", module)
         service = server.ask("serve", system=point.system)["address"]
     assigned = roles(point)
+    tls = _certificates(crew, len(assigned)) if point.encrypted else [()] * len(assigned)
     children = [crew.start(f"{point.system} {index}", module) for index in range(len(assigned))]
     for index, (child, (receives, targets)) in enumerate(zip(children, assigned, strict=True)):
         config = {
@@ -192,6 +193,7 @@ def assemble(
             "service": service,
             "threads": point.threads,
             "tasks": point.tasks,
+            "tls": tls[index],
         }
         extra = {"check": True} if check else {}
         child.tell("open", system=point.system, config=config, **extra)
@@ -200,6 +202,20 @@ def assemble(
     senders = [child for child, role in zip(children, assigned, strict=True) if role[1]]
     ask_all(senders, "connect", addresses=dict(enumerate(addresses)))
     return receivers, senders
+
+
+def _certificates(crew: Crew, count: int) -> list[tuple[str, ...]]:
+    """For every process certificate, key and authority: one authority, gone with the crew."""
+    # Not needed for anything else, and it needs a package that may be missing.
+    from antiphon.testing.certificates import Authority, node_uri
+
+    authority = Authority(crew.folder())
+    made: list[tuple[str, ...]] = []
+    # The process with index 0 is node 1.
+    for number in range(1, count + 1):
+        certificate, key = authority.issue(f"node-{number}", node_uri(number))
+        made.append((str(certificate), str(key), str(authority.path)))
+    return made
 
 
 def roles(point: Point) -> list[tuple[bool, list[int]]]:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -126,10 +127,14 @@ class Child:
 
 
 class Crew:
-    """The children of one point, as a context: all are ended on the way out, whatever happened."""
+    """The children of one point, as a context: all are ended on the way out, whatever happened.
+
+    The folders that they shared are removed after them.
+    """
 
     def __init__(self) -> None:
         self.children: list[Child] = []
+        self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
     def __enter__(self) -> Crew:
         return self
@@ -144,6 +149,9 @@ class Crew:
         while self.children:
             with _deferred_interrupt():
                 self.children.pop().kill()
+        while self._folders:
+            with _deferred_interrupt():
+                self._folders.pop().cleanup()
 
     def start(self, label: str, arguments: Sequence[str] = ("-m", WORKER)) -> Child:
         """A new child, ended with the crew."""
@@ -152,6 +160,13 @@ class Crew:
             child = Child(label, arguments)
             self.children.append(child)
         return child
+
+    def folder(self) -> Path:
+        """A new folder that only this user may enter, removed with the crew."""
+        with _deferred_interrupt():
+            folder = tempfile.TemporaryDirectory(prefix="antiphon-bench-")
+            self._folders.append(folder)
+        return Path(folder.name)
 
     def close(self, timeout: float = 10.0) -> None:
         """Ask every child to close and exit; those that do not are killed on the way out."""

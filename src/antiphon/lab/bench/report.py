@@ -11,7 +11,7 @@ from rich.table import Table
 
 from antiphon.lab.bench.machine import Machine
 from antiphon.lab.bench.point import Options
-from antiphon.lab.bench.probes import Idle, Stalled
+from antiphon.lab.bench.probes import CONNECTIONS, Connections, Idle, Stalled
 from antiphon.lab.bench.summary import Reach, Row
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "results_table",
 ]
 
-Probe = Idle | Stalled | str
+Probe = Connections | Idle | Stalled | str
 
 MESSAGES_NOTE = (
     "x pyzmq and of raw: medians, against the same size and pattern in this run. "
@@ -168,16 +168,22 @@ def reach_table(reach: Sequence[Reach], probes: Mapping[str, Probe]) -> Table:
 def _probe_cells(name: str, probe: Probe) -> list[str]:
     goals = {
         "idle": "under 0.2 % of a core, under 40 MB",
+        "connections": "under 20 KB each, under 1 % of a core",
         "stalled": "flat, bounded by the buffers",
     }
     titles = {
         "idle": "idle node, above the interpreter",
+        "connections": f"{CONNECTIONS:,} idle connections, above the node alone",
         "stalled": "memory of a sender whose receiver has stopped",
     }
     head = [titles[name], goals[name]]
     if isinstance(probe, Idle):
         resident = probe.resident_bytes / 1e6
         return [*head, f"{probe.core_share:.2%}, {resident:.1f} MB", f"over {probe.seconds:.0f} s"]
+    if isinstance(probe, Connections):
+        measured = f"{probe.bytes_each / 1e3:.1f} KB each, {probe.core_share:.2%}"
+        alive = f"{probe.alive:,} of {probe.connections:,} alive"
+        return [*head, measured, f"over {probe.seconds:.0f} s, {alive}"]
     if isinstance(probe, Stalled):
         growth = f"{probe.growth_bytes / 1e6:+.1f} MB in {probe.seconds:.0f} s"
         return [*head, growth, f"{probe.filled_bytes / 1e6:+.1f} MB until it waited"]

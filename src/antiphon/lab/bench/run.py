@@ -34,9 +34,10 @@ def estimate_seconds(
 ) -> float:
     """About how long a plan takes. What is absent takes no time."""
     points = [point for group in groups for point in group.points]
-    present = {name for name in {point.system for point in points} if not known[name].missing()}
+    ways = {(point.system, point.variant) for point in points}
+    present = {(name, variant) for name, variant in ways if not known[name].missing(variant)}
     per_point = options.seconds * (1 + options.stretch) / 2 + options.warmup + OVERHEAD_SECONDS
-    return repeats * per_point * sum(point.system in present for point in points)
+    return repeats * per_point * sum((item.system, item.variant) in present for item in points)
 
 
 def run_plan(

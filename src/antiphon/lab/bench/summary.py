@@ -213,6 +213,20 @@ REACH: tuple[Target, ...] = (
         Point("raw-tcp", "stream", size=4096),
     ),
     Target(
+        f"{BASE_SIZE} B one way over TLS, send to callback",
+        0.7,
+        "plain callback",
+        (Point("antiphon", "tls"),),
+        Point("antiphon", "callback"),
+    ),
+    Target(
+        "4 KiB one way over TLS, send to callback",
+        0.4,
+        "plain callback",
+        (Point("antiphon", "tls", size=4096),),
+        Point("antiphon", "callback", size=4096),
+    ),
+    Target(
         f"{BASE_SIZE} B all to all, 8 processes in total",
         0.8,
         "2 processes",

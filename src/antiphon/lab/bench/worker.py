@@ -112,7 +112,7 @@ class Worker(Orders):
         return self._endpoint.fault() if self._endpoint is not None else ""
 
     def do_open(self, system: str, config: dict[str, Any], check: bool = False) -> dict[str, Any]:
-        settings = EndpointConfig(**{**config, "targets": tuple(config.get("targets", ()))})
+        settings = EndpointConfig.from_facts(config)
         if check:
             self._checker = Checker(settings.size)
         factory = load(system)

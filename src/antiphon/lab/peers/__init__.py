@@ -14,8 +14,8 @@ import importlib.metadata
 import importlib.util
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from antiphon.lab.peers.base import (
     Endpoint,
@@ -29,6 +29,7 @@ from antiphon.lab.peers.base import (
 
 __all__ = [
     "CORE",
+    "ENCRYPTION",
     "NATS",
     "PEERS",
     "ZENOH",
@@ -48,14 +49,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Something that has to be installed: a Python module, or a program on the PATH."""
+    """Something that has to be installed: a Python module, or a program on the PATH.
+
+    ``probe`` finds what is neither.
+    """
 
     name: str
     install: str
     program: bool = False
+    probe: Callable[[], bool] | None = None
 
     def present(self) -> bool:
         """Whether it is there, without importing it."""
+        if self.probe is not None:
+            return self.probe()
         if self.program:
             return find_program(self.name) is not None
         try:
@@ -69,7 +76,8 @@ class Peer:
     """One messaging system: where its adapter is, what it can do, what it needs.
 
     ``variants`` are named ways to use it, the first being the usual one. ``stream`` peers time a
-    bare byte stream; ``served`` ones need a server process, which the adapter starts.
+    bare byte stream; ``served`` ones need a server process, which the adapter starts. What only
+    some variants need is in ``variant_requires``.
     """
 
     name: str
@@ -80,12 +88,18 @@ class Peer:
     distribution: str = ""
     stream: bool = False
     served: bool = False
+    variant_requires: Mapping[str, tuple[Requirement, ...]] = field(default_factory=dict)
 
-    def missing(self) -> str:
-        """One line that names what to install, or the empty string when all is there."""
-        for requirement in self.requires:
-            if not requirement.present():
-                return f"{self.name}: {requirement.name} not found; install {requirement.install}"
+    def missing(self, variant: str = "") -> str:
+        """One line that names what to install, or the empty string when all is there.
+
+        Without a variant, what every one of them needs.
+        """
+        own = self.variant_requires.get(variant, ())
+        for who, requirements in ((self.name, self.requires), (f"{self.name} {variant}", own)):
+            for requirement in requirements:
+                if not requirement.present():
+                    return f"{who}: {requirement.name} not found; install {requirement.install}"
         return ""
 
     def version(self) -> str:
@@ -98,6 +112,15 @@ class Peer:
         return ", ".join(part for part in parts if part)
 
 
+def _has_openssl() -> bool:
+    """Whether the core finds the library with which it encrypts."""
+    try:
+        from antiphon._core import build_info
+    except ImportError:
+        return False
+    return bool(build_info()["openssl"])
+
+
 _ONE_WAY = frozenset({"one-way"})
 _BOTH = frozenset({"one-way", "duplex"})
 _ALL = frozenset({"one-way", "duplex", "n-n"})
@@ -108,6 +131,10 @@ NATS = (
     Requirement("nats", "the package nats-py"),
     Requirement("nats-server", "the system package nats-server", program=True),
 )
+ENCRYPTION = (
+    Requirement("OpenSSL 3", "the system package libssl3", probe=_has_openssl),
+    Requirement("cryptography", "the package cryptography"),
+)
 
 PEERS: dict[str, Peer] = {
     peer.name: peer
@@ -115,10 +142,11 @@ PEERS: dict[str, Peer] = {
         Peer(
             "antiphon",
             "antiphon_node",
-            ("callback", "inbox", "batch", "packed", "typed"),
+            ("callback", "inbox", "batch", "packed", "typed", "tls"),
             _ALL,
             (CORE,),
             "antiphon",
+            variant_requires={"tls": ENCRYPTION},
         ),
         Peer(
             "raw-tcp",

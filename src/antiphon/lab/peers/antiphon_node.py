@@ -1,4 +1,4 @@
-"""Antiphon itself, in the ways its users have: one adapter, five variants.
+"""Antiphon itself, in the ways its users have: one adapter, six variants.
 
 ==========  ======================================  =========================================
 variant     sends with                              receives with
@@ -8,7 +8,11 @@ inbox       ``send`` of bytes                       ``inbox.receive`` in a loop
 batch       ``send_many`` of a list                 a ``batch=True`` handler
 packed      ``send_packed`` of one buffer           a ``batch=True`` handler
 typed       ``send`` of a new Message (3 fields)    a typed handler
+tls         ``send`` of bytes, encrypted            a handler per message
 ==========  ======================================  =========================================
+
+``tls`` is ``callback`` over TLS 1.3 with the certificates that the configuration names: on
+loopback nothing else would switch encryption on.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ INBOX_KIND = 202
 TYPED_KIND = 203
 KINDS = {
     "callback": RAW_KIND,
+    "tls": RAW_KIND,
     "inbox": INBOX_KIND,
     "batch": BATCH_KIND,
     "packed": BATCH_KIND,
@@ -75,6 +80,7 @@ class NodeSender(Sender):
         self._offsets = array("i", range(0, len(self._data) + 1, config.size))
         self._loop = {
             "callback": self._burst_send,
+            "tls": self._burst_send,
             "inbox": self._burst_send,
             "batch": self._burst_many,
             "packed": self._burst_packed,
@@ -157,7 +163,11 @@ class NodeEndpoint(PullEndpoint):
         import antiphon
 
         self._reading: Any = reading_type() if config.variant == "typed" else None
-        self._node = antiphon.Node(config.index + 1)
+        tls: antiphon.TLS | None = None
+        if config.variant == "tls":
+            certificate, key, authority = config.tls
+            tls = antiphon.TLS(certificate, key, authority)
+        self._node = antiphon.Node(config.index + 1, tls=tls)
         self._resources = contextlib.ExitStack()
         self._inbox: Any = None
         self._started = False

@@ -17,6 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "Endpoint",
@@ -49,7 +50,8 @@ class EndpointConfig:
     ``targets`` are the indexes of the endpoints it sends to, round robin; ``service`` is what the
     adapter's :meth:`Endpoint.serve` returned, for systems that need a server beside them.
     ``consume=False`` makes a receiver that takes nothing, to see what a sender does then.
-    ``threads`` and ``tasks`` say how many call at a time where requests are measured.
+    ``threads`` and ``tasks`` say how many call at a time where requests are measured. ``tls`` are
+    the paths of certificate, key and authority, for a variant that is encrypted with them.
     """
 
     index: int = 0
@@ -62,6 +64,16 @@ class EndpointConfig:
     service: str = ""
     threads: int = 1
     tasks: int = 0
+    tls: tuple[str, ...] = ()
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> EndpointConfig:
+        """From plain values as JSON has them: its lists become tuples."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in facts.items()
+        }
+        return cls(**values)
 
     @property
     def burst(self) -> int:

@@ -1,0 +1,35 @@
+"""Fixtures that several modules of integration tests take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from integration.loops import LOOPS, Run, run_on
+from integration.tls_tools import Authority
+
+T = TypeVar("T")
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a coroutine function, on each kind of loop in turn."""
+
+    def run(main: Callable[[], Coroutine[Any, Any, T]], debug: bool = False) -> T:
+        return run_on(LOOPS[request.param], main, debug)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority that our nodes trust."""
+    return Authority(tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Another authority of the same name."""
+    return Authority(tmp_path_factory.mktemp("theirs"))

@@ -1,0 +1,1026 @@
+"""``max_connections``: connections are given back and opened again, and nothing is lost by it.
+
+A hub knows more peers than it may stay connected with. Whatever passes between them is booked on
+both sides, and the books must balance: every message, in order, every answer to its own question,
+no connection counted as lost. The limit is soft, so nothing here asserts it at a given moment, only
+that it is come to once there is peace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+import struct
+import threading
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon import (
+    ConfigError,
+    Node,
+    NodeConfig,
+    PeerUnreachable,
+    RequestTimeout,
+    SendTimeout,
+)
+from antiphon._core import build_info
+from antiphon.testing import Child, Collected, Control, Host, Stranger, eventually
+from antiphon.testing.strangers import BYE, LIVENESS, frame
+from integration.asking import Slow, echo
+from integration.tls_tools import Authority
+from unit.node.pairs import KIND, OTHER, THIRD, Gate, Running, all_results, pattern
+
+pytestmark = pytest.mark.timeout(60)
+
+HUB = 1
+FIRST = 10
+PART, AGREE, REFRAIN, STAY = range(22, 26)
+CAN_PART = 1
+PARTED = b"\1"
+LARGE = 3_000_000
+MIB = 1 << 20
+
+_names = itertools.count(1)
+
+
+def limited(limit: int | None, **settings: Any) -> NodeConfig:
+    return NodeConfig(max_connections=limit, heartbeat=0.5, **settings)
+
+
+def connected(node: Node) -> set[int]:
+    return {info.id for info in node.connections() if info.sending or info.receiving}
+
+
+def comes_to(node: Node, limit: int) -> None:
+    eventually(lambda: len(connected(node)) <= limit, 10, f"at most {limit} connections")
+
+
+def dismissals(*nodes: Node) -> int:
+    return sum(node.statistics().dismissed_connections for node in nodes)
+
+
+def losses(*nodes: Node) -> int:
+    return sum(info.losses for node in nodes for info in node.connections())
+
+
+def slow_echo(source: int, data: bytes) -> bytes:
+    time.sleep(0.02)
+    return data
+
+
+def brief(data: bytes) -> tuple[int, bytes, int]:
+    """Enough of a message to tell it from any other."""
+    return len(data), data[:16], hash(data)
+
+
+class Books:
+    """What was sent and what came, by sender and receiver, and why connections ended."""
+
+    def __init__(self) -> None:
+        self.sent: dict[tuple[int, int], list[tuple[int, bytes, int]]] = defaultdict(list)
+        self.came: dict[tuple[int, int], list[tuple[int, bytes, int]]] = defaultdict(list)
+        self.ended: Collected[tuple[int, int, str]] = Collected()
+        self._numbers = itertools.count()
+
+    def watch(self, node: Node) -> None:
+        node.on(KIND, lambda source, data: self.came[source, node.id].append(brief(data)))
+        node.on(OTHER, echo, ordered=False)
+        node.on(THIRD, slow_echo, ordered=False)
+        node.on_disconnected(lambda peer, reason: self.ended.add((node.id, peer, reason)))
+
+    def message(self, node: Node, target: int, size: int = 16) -> bytes:
+        """One that is about to be sent. Of one thread for each pair of nodes."""
+        number = next(self._numbers)
+        data = struct.pack("<Q", number) + pattern(max(0, size - 8), number % 1000)
+        self.sent[node.id, target].append(brief(data))
+        return data
+
+    def send(self, node: Node, target: int, size: int = 16) -> None:
+        node.send(target, self.message(node, target, size), kind=KIND)
+
+    def balance(self, timeout: float = 20.0) -> None:
+        """Everything has come, in order, and nothing twice."""
+        wanted = {way: len(sent) for way, sent in self.sent.items()}
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: all(len(self.came[way]) >= wanted[way] for way in wanted), timeout)
+        for way, sent in self.sent.items():
+            came = self.came[way]
+            assert (way, len(came)) == (way, len(sent))
+            assert came == sent, f"{way}: out of order"
+
+    def only_dismissals(self) -> None:
+        other = [end for end in self.ended.items if not end[2].startswith("dismissed")]
+        assert not other
+
+
+Crowd = tuple[Node, list[Node], Books]
+
+
+@contextlib.contextmanager
+def crowd(
+    count: int,
+    limit: int | None,
+    theirs: int | None = None,
+    listen: Callable[[], str] = lambda: "tcp://127.0.0.1:0",
+    options: Callable[[int], dict[str, Any]] = lambda node: {},
+) -> Iterator[Crowd]:
+    """A hub of this limit and ``count`` others, each of which knows the hub, and it them."""
+    with contextlib.ExitStack() as stack:
+
+        def make(id: int, most: int | None) -> Node:
+            node = Node(id, listen=listen(), config=limited(most), **options(id))
+            books.watch(node)
+            return stack.enter_context(node)
+
+        books = Books()
+        hub = make(HUB, limit)
+        others = [make(FIRST + each, theirs) for each in range(count)]
+        for other in others:
+            hub.add_peer(other.id, other.address)
+            other.add_peer(HUB, hub.address)
+        yield hub, others, books
+
+
+def undisturbed(hub: Node, others: list[Node], books: Books) -> None:
+    """Everything has arrived, and only dismissals were seen."""
+    books.balance()
+    books.only_dismissals()
+    assert losses(hub, *others) == 0
+    for node in (hub, *others):
+        assert not any(node.statistics().drops.values())
+        assert node.statistics().lost_answers == 0
+
+
+# --- the setting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "3", b"3", [3], 2**70])
+def test_a_limit_that_makes_no_sense_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="max_connections") as refused:
+        Node(HUB, config=NodeConfig(max_connections=value))
+    assert refused.value.setting == "max_connections"
+    assert refused.value.value == value
+
+
+@pytest.mark.parametrize("value", [None, 1, 2, 65535])
+def test_every_limit_from_one_on_and_none_work(value: int | None) -> None:
+    assert NodeConfig().max_connections is None
+    with crowd(2, value) as (hub, others, books):
+        assert hub.config.max_connections == value
+        for other in others:
+            books.send(hub, other.id)
+        undisturbed(hub, others, books)
+
+
+def test_the_limit_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_NODE_MAX_CONNECTIONS", "7")
+    assert NodeConfig.load().max_connections == 7
+    monkeypatch.setenv("ANTIPHON_NODE_MAX_CONNECTIONS", "none")
+    assert NodeConfig.load().max_connections is None
+    monkeypatch.setenv("ANTIPHON_NODE_MAX_CONNECTIONS", "0")
+    with pytest.raises(ConfigError, match="max_connections"):
+        NodeConfig.load()
+
+
+def test_without_a_limit_nobody_is_dismissed() -> None:
+    with crowd(20, None) as (hub, others, books):
+        for _ in range(3):
+            for other in others:
+                books.send(hub, other.id)
+                books.send(other, HUB)
+        undisturbed(hub, others, books)
+        assert len(connected(hub)) == 20
+        assert dismissals(hub, *others) == 0
+        assert not books.ended.items
+
+
+# --- who goes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["asks", "is asked"])
+def test_the_one_used_least_recently_goes(way: str) -> None:
+    with crowd(5, 3) as (hub, others, books):
+
+        def use(each: int) -> None:
+            if way == "asks":
+                hub.request(others[each].id, b"x", kind=OTHER)
+            else:
+                others[each].request(HUB, b"x", kind=OTHER)
+
+        def gone() -> list[int]:
+            return [peer - FIRST for node, peer, _ in books.ended.items if node == HUB]
+
+        for each in (0, 1, 2, 0, 3):
+            use(each)
+        eventually(lambda: gone() == [1], 10, "the second was used least recently")
+        for each in (2, 0, 4):
+            use(each)
+        eventually(lambda: gone() == [1, 3], 10, "then the fourth")
+        comes_to(hub, 3)
+        assert connected(hub) == {FIRST, FIRST + 2, FIRST + 4}
+        assert dismissals(hub) == 2
+        undisturbed(hub, others, books)
+
+
+def test_the_busy_stays_while_others_come_and_go() -> None:
+    with crowd(12, 2) as (hub, others, books):
+        busy = others[0].id
+        for other in others[1:] * 3:
+            hub.request(busy, b"x", kind=OTHER)
+            hub.request(other.id, b"x", kind=OTHER)
+        assert dismissals(hub) > 10
+        assert busy not in {peer for node, peer, _ in books.ended.items if node == HUB}
+        undisturbed(hub, others, books)
+
+
+def test_both_ends_say_that_it_was_a_dismissal() -> None:
+    with crowd(2, 1) as (hub, others, books):
+        for other in others:
+            hub.request(other.id, b"x", kind=OTHER)
+        ended = books.ended.first(2)
+        assert {(node, peer) for node, peer, _ in ended} == {(HUB, FIRST), (FIRST, HUB)}
+        assert dismissals(hub) == 1
+        assert dismissals(*others) == 0
+        undisturbed(hub, others, books)
+
+
+@pytest.mark.parametrize("ways", ["receives", "sends", "both"])
+@pytest.mark.parametrize("limit", [1, 4])
+def test_the_limit_is_come_to_and_kept(ways: str, limit: int) -> None:
+    with crowd(16, limit) as (hub, others, books):
+        for _ in range(4):
+            for other in others:
+                if ways != "receives":
+                    books.send(hub, other.id)
+                if ways != "sends":
+                    books.send(other, HUB)
+        books.balance()
+        comes_to(hub, limit)
+        assert dismissals(hub) >= 16 - limit
+        for other in others:  # and those that went are reached again
+            books.send(hub, other.id)
+            books.send(other, HUB)
+        undisturbed(hub, others, books)
+        comes_to(hub, limit)
+
+
+@pytest.mark.parametrize("ways", ["one way", "both ways"])
+def test_nodes_that_are_all_limited_ask_each_other_at_once(ways: str) -> None:
+    """Everyone with everyone, one connection each: the questions cross all the time."""
+    books = Books()
+    with contextlib.ExitStack() as stack:
+        members = [stack.enter_context(Node(FIRST + i, config=limited(1))) for i in range(6)]
+        for one in members:
+            books.watch(one)
+            for other in members:
+                if one is not other:
+                    one.add_peer(other.id, other.address)
+
+        def talk(one: Node, seed: int) -> None:
+            draw = random.Random(seed)
+            half = members[len(members) // 2 :]
+            targets = [n for n in (members if ways == "both ways" else half) if n is not one]
+            for _ in range(150):
+                target = draw.choice(targets)
+                for _ in range(draw.choice((1, 3, 40))):
+                    books.send(one, target.id)
+
+        talkers = members if ways == "both ways" else members[: len(members) // 2]
+        all_results([Running(partial(talk, one, seed)) for seed, one in enumerate(talkers)], 40)
+        books.balance()
+        assert dismissals(*members) > 50
+        books.only_dismissals()
+        assert losses(*members) == 0
+
+
+# --- every way to send ----------------------------------------------------------------------------
+
+
+def by_send(node: Node, target: int, books: Books) -> None:
+    for size in (16, 100, 5000):
+        books.send(node, target, size)
+
+
+def by_many(node: Node, target: int, books: Books) -> None:
+    node.send_many(target, [books.message(node, target) for _ in range(3000)], kind=KIND)
+
+
+def by_packed(node: Node, target: int, books: Books) -> None:
+    messages = [books.message(node, target) for _ in range(3000)]
+    offsets = array("i", itertools.accumulate(map(len, messages), initial=0))
+    node.send_packed(target, b"".join(messages), offsets, kind=KIND)
+
+
+def by_large(node: Node, target: int, books: Books) -> None:
+    books.send(node, target, LARGE)
+    books.send(node, target)
+
+
+def by_try(node: Node, target: int, books: Books) -> None:
+    """It may be unlucky for long: others want connections too. Then it waits for its own."""
+    data = books.message(node, target)
+    for _ in range(50):
+        if node.try_send(target, data, kind=KIND):
+            return
+        time.sleep(0.001)
+    node.send(target, data, kind=KIND)
+
+
+def by_async(node: Node, target: int, books: Books) -> None:
+    futures = [node.send_async(target, books.message(node, target), kind=KIND) for _ in range(20)]
+    for future in futures:
+        future.result(20)
+
+
+def by_request(node: Node, target: int, books: Books) -> None:
+    for size in (8, 1000):
+        data = os.urandom(size)
+        assert node.request(target, data, kind=OTHER) == data
+
+
+def by_slow_request(node: Node, target: int, books: Books) -> None:
+    data = os.urandom(8)
+    assert node.request(target, data, kind=THIRD) == data
+
+
+def by_large_request(node: Node, target: int, books: Books) -> None:
+    data = os.urandom(8) + bytes(LARGE)
+    assert node.request(target, data, kind=OTHER) == data
+
+
+def by_flush(node: Node, target: int, books: Books) -> None:
+    for _ in range(5):
+        books.send(node, target)
+    node.flush(20)
+    sent = books.sent[node.id, target]
+    assert len(books.came[node.id, target]) == len(sent), "flush returned too soon"
+
+
+WAYS = {
+    "send": (by_send, 15),
+    "send_many": (by_many, 4),
+    "send_packed": (by_packed, 4),
+    "large": (by_large, 2),
+    "try_send": (by_try, 8),
+    "send_async": (by_async, 8),
+    "request": (by_request, 10),
+    "slow request": (by_slow_request, 4),
+    "large request": (by_large_request, 2),
+    "flush": (by_flush, 5),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("direction", ["from the hub", "to the hub", "both"])
+def test_every_way_to_send_outlives_dismissals(way: str, direction: str) -> None:
+    """Several threads, each with peers of its own, take turns; the limit is one."""
+    call, rounds = WAYS[way]
+    with crowd(8, 1) as (hub, others, books):
+
+        def outward(own: list[Node]) -> None:
+            for other in own * rounds:
+                call(hub, other.id, books)
+
+        def inward(own: Node) -> None:
+            for _ in range(rounds):
+                call(own, HUB, books)
+
+        running: list[Running[None]] = []
+        if direction != "to the hub":
+            running += [Running(partial(outward, others[n::2])) for n in range(2)]
+        if direction != "from the hub":
+            running += [Running(partial(inward, own)) for own in others]
+        all_results(running, 40)
+        books.balance()
+        comes_to(hub, 1)
+        assert dismissals(hub) >= 7
+        undisturbed(hub, others, books)
+
+
+def test_everything_at_once() -> None:
+    """Each thread draws what it does next; hub and peers, and peers among each other."""
+    with crowd(8, 2) as (hub, others, books):
+        for one, next_one in zip(others, others[1:] + others[:1], strict=True):
+            one.add_peer(next_one.id, next_one.address)
+        until = time.monotonic() + 2.0
+
+        def talk(node: Node, targets: list[int], seed: int) -> None:
+            draw = random.Random(seed)
+            calls = [call for call, _ in WAYS.values()]
+            while time.monotonic() < until:
+                draw.choice(calls)(node, draw.choice(targets), books)
+                if draw.random() < 0.3:
+                    time.sleep(draw.random() * 0.01)
+
+        jobs = [partial(talk, hub, [each.id for each in others[n::2]], n) for n in range(2)]
+        jobs += [
+            partial(talk, one, [HUB, next_one.id], one.id)
+            for one, next_one in zip(others, others[1:] + others[:1], strict=True)
+        ]
+        all_results([Running(job) for job in jobs], 40)
+        undisturbed(hub, others, books)
+        assert dismissals(hub) > 10
+        comes_to(hub, 2)
+
+
+def test_many_threads_may_send_to_one_peer_that_is_dismissed_all_the_time() -> None:
+    """A connection may have been opened and given back before a sender wakes up."""
+    with crowd(6, 1) as (hub, others, books):
+        answered = itertools.count()
+
+        def ask(seed: int) -> None:
+            draw = random.Random(seed)
+            for _ in range(40):
+                data = os.urandom(8)
+                assert hub.request(draw.choice(others).id, data, kind=OTHER) == data
+                next(answered)
+                hub.send_many(draw.choice(others).id, [b"x"] * 500, kind=THIRD + 1)
+
+        for other in others:
+            other.on(THIRD + 1, lambda source, data: None)
+        all_results([Running(partial(ask, seed)) for seed in range(8)], 40)
+        assert next(answered) == 320
+        hub.flush(20)
+        assert dismissals(hub) > 10
+        undisturbed(hub, others, books)
+
+
+def test_a_dismissed_peer_is_reached_by_try_send_again() -> None:
+    with crowd(2, 1) as (hub, others, books):
+        for other in others:
+            books.send(hub, other.id)
+            books.balance()
+        eventually(lambda: connected(hub) == {FIRST + 1}, 10, "the first is dismissed")
+        data = books.message(hub, FIRST)
+        assert not hub.try_send(FIRST, data, kind=KIND)
+        eventually(lambda: hub.try_send(FIRST, data, kind=KIND), 10, "it is connected again")
+        undisturbed(hub, others, books)
+
+
+def test_asyncio_may_ask_everybody_at_once() -> None:
+    with crowd(30, 5) as (hub, others, books):
+
+        async def ask() -> None:
+            for turn in range(5):
+                questions = [b"%d %d" % (turn, other.id) for other in others]
+                waiting = [
+                    hub.request_async(other.id, data, kind=THIRD)
+                    for other, data in zip(others, questions, strict=True)
+                ]
+                assert await asyncio.gather(*waiting) == questions
+
+        asyncio.run(ask())
+        comes_to(hub, 5)
+        assert dismissals(hub) >= 25
+        undisturbed(hub, others, books)
+
+
+# --- what keeps a connection ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asker", ["hub", "peer"])
+def test_an_open_request_keeps_its_connection(asker: str) -> None:
+    with crowd(6, 1) as (hub, others, books), Slow() as slow:
+        node, target = (hub, FIRST) if asker == "hub" else (others[0], HUB)
+        (others[0] if asker == "hub" else hub).on(THIRD + 1, slow)
+        waiting = [node.request_async(target, b"%d" % n, kind=THIRD + 1) for n in range(5)]
+        slow.asked.first(1)
+        for other in others[1:] * 5:
+            hub.request(other.id, b"x", kind=OTHER)
+        assert FIRST in connected(hub)
+        assert FIRST not in {peer for at, peer, _ in books.ended.items if at == HUB}
+        assert dismissals(hub) > 0
+        slow.let(5)
+        assert [future.result(10) for future in waiting] == [b"%d" % n for n in range(5)]
+        comes_to(hub, 1)
+        undisturbed(hub, others, books)
+
+
+def test_handlers_may_ask_the_one_who_asked_under_a_limit_of_one() -> None:
+    with crowd(6, 1) as (hub, others, books):
+        hub.on(THIRD + 1, lambda source, data: hub.request(source, data, kind=OTHER), ordered=False)
+        for other in others:
+
+            def back(source: int, data: bytes, other: Node = other) -> bytes:
+                return other.request(source, data, kind=THIRD + 1)
+
+            other.on(THIRD + 1, back, ordered=False)
+
+        def ask(other: Node) -> None:
+            for number in range(10):
+                data = b"%d %d" % (other.id, number)
+                assert hub.request(other.id, data, kind=THIRD + 1) == data
+
+        all_results([Running(partial(ask, other)) for other in others], 40)
+        comes_to(hub, 1)
+        undisturbed(hub, others, books)
+
+
+def test_what_is_not_handled_keeps_its_connection_and_flush_waits_for_it() -> None:
+    with crowd(3, 1) as (hub, others, books), Gate() as gate:
+        others[0].on(THIRD + 1, gate)
+        for number in range(20):
+            hub.send(FIRST, b"%d" % number, kind=THIRD + 1)
+        gate.entered.wait(10)
+        for other in others[1:]:
+            hub.request(other.id, b"x", kind=OTHER)
+        with pytest.raises(SendTimeout):
+            hub.flush(0.3)
+        assert FIRST in connected(hub)  # what is not handled yet keeps its connection
+        flushing = Running(lambda: hub.flush(20))
+        time.sleep(0.1)  # in which it must not return
+        assert not flushing.done
+        gate.open()
+        flushing.result()
+        assert gate.data == [b"%d" % number for number in range(20)]
+        undisturbed(hub, others, books)
+
+
+def test_the_capacity_of_a_handler_holds_across_dismissals() -> None:
+    """Another connection would bring another window, while the last one lies in the queue."""
+    capacity = 50
+    with crowd(2, 1) as (hub, others, _), Gate() as gate:
+        others[0].on(THIRD + 1, gate, capacity=capacity)
+        hub.send(FIRST, b"x", kind=THIRD + 1)
+        gate.entered.wait(10)
+        sent = 1
+        for _ in range(6):
+            refused = 0
+            while refused < 20:
+                if hub.try_send(FIRST, b"x", kind=THIRD + 1):
+                    sent += 1
+                else:
+                    refused += 1
+                    time.sleep(0.005)
+            hub.request(others[1].id, b"x", kind=OTHER)
+        kinds = others[0].statistics().kinds
+        (pending,) = [entry.pending for entry in kinds if entry.kind == THIRD + 1]
+        gate.open()
+        hub.flush(10)
+        assert len(gate.data) == sent
+        assert pending <= capacity
+
+
+# --- transports and proofs ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix", "inproc", "secret", "certificates"])
+def test_it_works_over(transport: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca") if transport == "certificates" else None
+
+    def listen() -> str:
+        return {
+            "unix": f"unix://{tmp_path}/{next(_names)}.sock",
+            "inproc": f"inproc://max-connections-{next(_names)}",
+        }.get(transport, "tcp://127.0.0.1:0")
+
+    def options(id: int) -> dict[str, Any]:
+        if authority is not None:
+            return {"tls": authority.node(id)}
+        return {"secret": "a secret of some length"} if transport == "secret" else {}
+
+    with crowd(8, 2, listen=listen, options=options) as (hub, others, books):
+        for turn in range(4):
+            for other in others:
+                by_many(hub, other.id, books)
+                books.send(other, HUB, LARGE if turn == 1 else 100)
+                by_request(hub, other.id, books)
+                by_request(other, HUB, books)
+                if turn == 2:
+                    books.send(hub, other.id, LARGE)
+        hub.flush(20)
+        undisturbed(hub, others, books)
+        comes_to(hub, 2)
+        assert dismissals(hub) >= 20
+
+
+def test_a_peer_without_a_listener_is_never_dismissed() -> None:
+    with crowd(6, 2) as (hub, others, books), contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(
+                Node(100 + n, listen=None, peers={HUB: hub.address}, config=limited(None))
+            )
+            for n in range(4)
+        ]
+        for node in silent:
+            books.watch(node)
+            books.send(node, HUB)
+        for _ in range(3):
+            for other in others:
+                hub.request(other.id, b"x", kind=OTHER)
+            for node in silent:
+                books.send(hub, node.id)
+        undisturbed(hub, [*others, *silent], books)
+        assert connected(hub) >= {node.id for node in silent}
+        assert not {peer for at, peer, _ in books.ended.items if at == HUB and peer >= 100}
+        eventually(lambda: len(connected(hub)) == 4, 10, "the others go, to the last")
+
+
+def test_a_node_without_a_listener_keeps_its_connections_whatever_its_limit() -> None:
+    with crowd(4, None) as (_, others, books):
+        peers = {other.id: other.address for other in others}
+        with Node(100, listen=None, peers=peers, config=limited(1)) as dialler:
+            books.watch(dialler)
+            for _ in range(3):
+                for other in others:
+                    books.send(dialler, other.id)
+                    by_request(dialler, other.id, books)
+                    books.send(other, 100)
+            undisturbed(dialler, others, books)
+            assert len(connected(dialler)) == 4
+            assert dismissals(dialler, *others) == 0
+
+
+# --- comings and goings ---------------------------------------------------------------------------
+
+
+def test_every_connection_is_reported_and_every_end_of_one() -> None:
+    with crowd(8, 2) as (hub, others, books):
+        events: Collected[tuple[int, str]] = Collected()
+        hub.on_connected(lambda peer, reason: events.add((peer, "connected")))
+        hub.on_disconnected(lambda peer, reason: events.add((peer, reason)))
+        for _ in range(5):
+            for other in others:
+                books.send(hub, other.id)
+                books.send(other, HUB)
+        books.balance()
+        comes_to(hub, 2)
+
+        def last_words() -> bool:
+            heard = events.items
+            up = {peer for peer, word in dict(heard).items() if word == "connected"}
+            ends = sum(word != "connected" for _, word in heard)
+            return up == connected(hub) and ends == dismissals(hub)
+
+        eventually(last_words, 10, "the reports have come up with the facts")
+        by_peer: dict[int, list[str]] = defaultdict(list)
+        for peer, word in events.items:
+            by_peer[peer].append(word)
+        assert set(by_peer) == {other.id for other in others}
+        for words in by_peer.values():
+            assert words[0::2] == ["connected"] * len(words[0::2])
+            assert all(word.startswith("dismissed") for word in words[1::2])
+        undisturbed(hub, others, books)
+
+
+@pytest.mark.parametrize("who", ["hub", "peers"])
+def test_what_was_accepted_arrives_though_its_sender_closes(who: str) -> None:
+    """Amid dismissals: the last of them may be under way when the node begins to close."""
+    for turn in range(4):
+        with crowd(6, 1) as (hub, others, books):
+
+            def talk(pairs: list[tuple[Node, int]], turn: int = turn, books: Books = books) -> None:
+                draw = random.Random(turn)
+                for _ in range(20):
+                    node, target = draw.choice(pairs)
+                    for _ in range(draw.choice((1, 20, 200))):
+                        books.send(node, target)
+
+            if who == "hub":
+                talk([(hub, other.id) for other in others])
+                hub.close(drain=10)
+            else:
+                all_results([Running(partial(talk, [(one, HUB)])) for one in others], 40)
+                all_results([Running(partial(one.close, 10)) for one in others], 40)
+            books.balance()
+
+
+def mortal(control: Control, id: int, hub: str) -> None:
+    """Asks and answers without end."""
+    import contextlib
+    import threading
+
+    import antiphon
+
+    config = antiphon.NodeConfig(heartbeat=0.3, max_connections=1, request_timeout=5.0)
+    with antiphon.Node(id, peers={1: hub}, config=config) as node:
+        node.on(200, lambda source, data: None)
+        node.on(201, lambda source, data: data, ordered=False)
+
+        def ask() -> None:
+            while True:
+                with contextlib.suppress(antiphon.AntiphonError):
+                    node.request(1, b"x", kind=201)
+
+        threading.Thread(target=ask, daemon=True).start()
+        control.tell("ready", address=node.address)
+        control.hear()
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_peer_that_fails_amid_dismissals_fails_only_its_own_calls(fault: signal.Signals) -> None:
+    config = NodeConfig(
+        max_connections=1, heartbeat=0.3, connect_timeout=1.0, send_timeout=3.0, request_timeout=3.0
+    )
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(Node(HUB, config=config))
+        books = Books()
+        books.watch(hub)
+        good = [stack.enter_context(Node(FIRST + n, config=limited(None))) for n in range(3)]
+        for other in good:
+            books.watch(other)
+            hub.add_peer(other.id, other.address)
+        child = stack.enter_context(Child(mortal, id=2, hub=hub.address))
+        hub.add_peer(2, child.expect("ready")["address"])
+        stops = threading.Event()
+        stack.callback(stops.set)
+
+        def ask_good(other: Node) -> int:
+            turns = 0
+            while not stops.is_set():
+                by_request(hub, other.id, books)
+                books.send(hub, other.id)
+                turns += 1
+                time.sleep(0.02)  # who is never idle is never dismissed
+            return turns
+
+        def ask_bad() -> tuple[int, float]:
+            failed, longest = 0, 0.0
+            while failed < 2:
+                began = time.monotonic()
+                try:
+                    hub.send(2, b"x" * 1000, kind=KIND)
+                    hub.request(2, b"x", kind=OTHER)
+                except (PeerUnreachable, RequestTimeout, SendTimeout):
+                    failed += 1
+                    longest = max(longest, time.monotonic() - began)
+            return failed, longest
+
+        fine = [Running(partial(ask_good, other)) for other in good]
+        bad = Running(ask_bad)
+        eventually(lambda: dismissals(hub) > 5, 20, "dismissals go on")
+        child.signal(fault)
+        failed, longest = bad.result(30)
+        assert failed == 2
+        assert longest < 20.0
+        began = dismissals(hub)
+        eventually(lambda: dismissals(hub) > began, 20, "and go on")
+        stops.set()
+        assert all(turns > 0 for turns in all_results(fine, 20))
+        books.balance()
+        ends = [why for at, peer, why in books.ended.items if at == HUB and peer != 2]
+        assert all(why.startswith("dismissed") for why in ends)
+        closing = Running(hub.close)
+        closing.result(20)
+
+
+# --- those who do not know the frames, and those who abuse them -----------------------------------
+
+
+def question(number: int) -> bytes:
+    return struct.pack("<I", number)
+
+
+@contextlib.contextmanager
+def bad_company(features: int = CAN_PART) -> Iterator[tuple[Node, list[Node], Books, Stranger]]:
+    """A hub with a limit of one, its peers, and a stranger that could be dialled."""
+    with crowd(3, 1) as (hub, others, books), Host() as host, Stranger.dial(hub.address) as bad:
+        bad.hand_shake(7, features=features, flags=0, address=host.address)
+        bad.keep_alive()
+        yield hub, others, books, bad
+        bad.close()
+
+
+def goes_on(hub: Node, others: list[Node], books: Books) -> None:
+    """The others are served, and dismissed, as if nobody else were there."""
+    for _ in range(3):
+        for other in others:
+            books.send(hub, other.id)
+            books.send(other, HUB)
+            by_request(hub, other.id, books)
+    books.balance()
+    ended = [end for end in books.ended.items if end[1] != 7]
+    assert all(reason.startswith("dismissed") for _, _, reason in ended)
+    assert losses(*others) == 0
+    for info in hub.connections():
+        assert info.losses == 0 or info.id == 7
+
+
+def test_who_has_not_agreed_to_the_frames_is_never_sent_them() -> None:
+    with bad_company(features=0) as (hub, others, books, old):
+        goes_on(hub, others, books)
+        heard = []
+        beats = 0
+        while beats < 4:  # at every beat the hub would like to
+            heard.append(old.read())
+            beats += heard[-1].kind == LIVENESS
+        assert not {each.kind for each in heard} & {PART, AGREE, REFRAIN, STAY}
+        assert 7 in connected(hub)
+
+
+def test_a_receiver_that_has_not_agreed_to_the_frames_is_never_sent_them() -> None:
+    with crowd(3, 1) as (hub, others, books), Host() as host:
+        hub.add_peer(7, host.address)
+        sending = Running(lambda: hub.send(7, b"x", kind=KIND))
+        with host.accept_node(7, flags=0, address=host.address) as old:
+            old.be_ready(KIND, window=MIB)
+            old.keep_alive()
+            sending.result()
+            goes_on(hub, others, books)
+            heard = []
+            beats = 0
+            while beats < 4:
+                heard.append(old.read())
+                beats += heard[-1].kind == LIVENESS
+            assert KIND in {each.kind for each in heard}
+            assert not {each.kind for each in heard} & {PART, AGREE, REFRAIN, STAY}
+            assert 7 in connected(hub)
+
+
+def test_who_has_agreed_to_the_frames_is_asked_and_may_leave_in_peace() -> None:
+    with bad_company() as (hub, others, books, peer):
+        hub.request(others[0].id, b"x", kind=OTHER)
+        asked = peer.read_until(PART)
+        assert len(asked.payload) == 4
+        peer.say(frame(KIND, b"the last word"))
+        peer.say(frame(AGREE, asked.payload))
+        assert peer.read_until(BYE).payload == PARTED
+        peer.say(frame(KIND, b"but one") + frame(BYE, PARTED))
+        assert peer.dropped_within(10)
+        eventually(lambda: dismissals(hub) == 1, 10)
+        assert [data[0] for data in books.came[7, HUB]] == [13, 7]
+        (reason,) = eventually(lambda: [why for _, peer, why in books.ended.items if peer == 7])
+        assert reason.startswith("dismissed")
+        goes_on(hub, others, books)
+
+
+@pytest.mark.parametrize("answer", ["refrain", "nothing", "stay", "another number", "then nothing"])
+def test_who_does_not_let_go_harms_nobody_else(answer: str) -> None:
+    with bad_company() as (hub, others, books, bad):
+        hub.request(others[0].id, b"x", kind=OTHER)
+        asked = bad.read_until(PART)
+        other_number = question(struct.unpack("<I", asked.payload)[0] + 1000)
+        bad.say(
+            {
+                "refrain": frame(REFRAIN, asked.payload),
+                "nothing": b"",
+                "stay": frame(STAY, asked.payload),
+                "another number": frame(AGREE, other_number),
+                "then nothing": frame(AGREE, asked.payload),
+            }[answer]
+        )
+        goes_on(hub, others, books)
+        hub.flush(2)  # nothing was ever sent to it
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        frame(AGREE, question(1)),
+        frame(REFRAIN, question(1)),
+        frame(STAY, question(1)),
+        frame(BYE, PARTED),
+        frame(PART, question(1)),
+        frame(PART, question(1)) * 1000,
+        frame(PART, question(1)) + frame(STAY, question(2)),
+        (frame(PART, question(1)) + frame(STAY, question(1))) * 500,
+        frame(PART, question(1)) + frame(BYE, PARTED) + frame(KIND, b"from beyond"),
+        frame(PART, question(1)) + frame(AGREE, question(1)) + frame(BYE),
+        frame(PART, question(2**32 - 1)) + frame(REFRAIN, question(2**32 - 1)),
+        frame(PART),
+        frame(PART, b"123"),
+        frame(PART, question(0)),
+        frame(AGREE, b""),
+        frame(REFRAIN, b"1"),
+        frame(STAY, question(0)),
+        frame(PART, question(1) + bytes(4000)),
+        frame(PART, question(1), flags=0x8000, flow=2**32 - 1),
+        frame(BYE, PARTED * 100),
+    ],
+    ids=[
+        "agrees unasked",
+        "refrains unasked",
+        "stays unasked",
+        "parts unasked",
+        "asks and falls silent",
+        "asks a thousand times",
+        "takes back another question",
+        "asks and takes back without end",
+        "speaks after the bye",
+        "agrees with itself",
+        "the largest number",
+        "asks nothing",
+        "asks half",
+        "asks number zero",
+        "agrees to nothing",
+        "refrains from half",
+        "stays with zero",
+        "asks at length",
+        "asks with flags",
+        "a long bye",
+    ],
+)
+def test_frames_out_of_turn_harm_nobody_else(noise: bytes) -> None:
+    with bad_company() as (hub, others, books, bad):
+        bad.say(noise)
+        goes_on(hub, others, books)
+        hub.flush(2)  # nothing was ever sent to it
+        began = time.monotonic()
+        hub.close()
+        assert time.monotonic() - began < 10.0
+
+
+def flooded(control: Control) -> None:
+    """A node whose memory is watched."""
+    import antiphon
+
+    with antiphon.Node(1) as node:
+        node.inbox(200)
+        node.on(201, lambda source, data: data)
+        control.tell("ready", address=node.address)
+        told = control.hear()
+        node.add_peer(7, told["address"])
+        node.send(7, b"x", kind=200)
+        control.tell("sent")
+        control.hear()
+
+
+def test_who_asks_without_end_and_never_reads_the_answers_is_bounded() -> None:
+    """It asks on its own channel; the answers go out on the node's, which it leaves unread."""
+    with Child(flooded) as child, Host(receive_buffer=4096) as host, Node(2) as other:
+        address = child.expect("ready")["address"]
+        other.add_peer(1, address)
+        facts: dict[str, Any] = {
+            "features": CAN_PART,
+            "flags": 0,
+            "address": host.address,
+            "incarnation": 77,
+        }
+        with Stranger.dial(address) as bad:
+            bad.hand_shake(7, **facts)
+            child.tell("send", address=host.address)
+            with host.accept_node(7, **facts) as back:
+                back.be_ready(KIND, window=MIB)
+                child.expect("sent")
+                before = child.resident_bytes
+                block = frame(PART, question(1) + bytes(4000)) * 256
+                for _ in range(64):
+                    if bad.say(block, timeout=1.0) < len(block):
+                        break
+                    assert other.request(1, b"x", kind=OTHER) == b"x"
+                grown = child.resident_bytes - before
+        assert other.request(1, b"x", kind=OTHER) == b"x"
+        if not build_info()["sanitizers"]:
+            assert grown < 24 * MIB, f"grew by {grown / MIB:.0f} MiB"
+
+
+# --- for ever -------------------------------------------------------------------------------------
+
+
+def rotating(control: Control, peers: dict[str, str]) -> None:
+    """Asks and tells one peer after the other, and stays connected with one at a time."""
+    from pathlib import Path
+
+    import antiphon
+
+    config = antiphon.NodeConfig(max_connections=1)
+    addresses = {int(peer): address for peer, address in peers.items()}
+    with antiphon.Node(1, peers=addresses, config=config) as node:
+        node.on(200, lambda source, data: None)
+        while control.hear()["order"] == "turn":
+            wanted = node.statistics().dismissed_connections + 500
+            while node.statistics().dismissed_connections < wanted:
+                for peer in addresses:
+                    node.send(peer, b"x" * 100, kind=200)
+                    node.request(peer, b"x", kind=201)
+            control.tell("turned", descriptors=len(list(Path("/proc/self/fd").iterdir())))
+
+
+def test_thousands_of_dismissals_leave_nothing_behind() -> None:
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(Node(FIRST + n)) for n in range(8)]
+        for other in others:
+            other.on(KIND, lambda source, data: None)
+            other.on(OTHER, echo)
+        peers = {str(other.id): other.address for other in others}
+        child = stack.enter_context(Child(rotating, peers=peers))
+
+        def turn() -> tuple[int, int]:
+            child.tell("turn")
+            descriptors = int(child.expect("turned", 40)["descriptors"])
+            return child.resident_bytes, descriptors
+
+        def ours() -> int:
+            return len(list(Path("/proc/self/fd").iterdir()))
+
+        turn()
+        memory, descriptors = turn()
+        here = ours()
+        for _ in range(3):
+            grown, more = turn()
+        assert more <= descriptors + 8
+        assert ours() <= here + 8 * len(others)
+        if not build_info()["sanitizers"]:
+            assert grown - memory < 4 * MIB, f"grew by {(grown - memory) / MIB:.1f} MiB"
+        assert losses(*others) == 0

@@ -1,0 +1,276 @@
+"""TLS by the secret, which is used off loopback.
+
+The nodes are on two machines of a network of namespaces, since on loopback a secret only proves
+itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from antiphon import AuthenticationFailed, Node
+from antiphon.testing import Child, Control, Member, Network, eventually
+from integration.tls_tools import KIND, TLS_TESTS, tapped
+
+pytestmark = TLS_TESTS
+
+
+def machine(control: Control, id: int, secret: str | None) -> None:
+    """A node on a machine of its own that does what the test says."""
+    import hashlib
+    import logging
+
+    import antiphon
+
+    logged: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("antiphon.node").addHandler(handler)
+
+    def digest(source: int, data: bytes) -> bytes:
+        return hashlib.sha256(data).digest()
+
+    batched: list[bytes] = []
+
+    def count(source: int, batch: antiphon.Batch) -> None:
+        batched.extend(bytes(message) for message in batch)
+
+    config = antiphon.NodeConfig(heartbeat=0.2, connect_timeout=1.0)
+    node = antiphon.Node(
+        id,
+        listen="tcp://0.0.0.0:7001",
+        config=config,
+        secret=antiphon.INSECURE if secret is None else secret,
+    )
+    node.on(200, digest)
+    node.on(201, count, batch=True)
+    node.on_disconnected(lambda peer, reason: control.tell("lost", peer=peer, reason=reason))
+    with node:
+        control.tell("ready", address=node.address)
+        while True:
+            order = control.hear()
+            try:
+                match order["order"]:
+                    case "peer":
+                        node.add_peer(order["id"], order["address"])
+                        control.tell("known")
+                    case "ask":
+                        data = order["data"].encode() * order.get("times", 1)
+                        answer = node.request(order["to"], data, kind=200)
+                        assert answer == hashlib.sha256(data).digest()
+                        control.tell("answered", digest=answer.hex())
+                    case "many":
+                        many = [b"%d" % number for number in range(order["count"])]
+                        node.send_many(order["to"], many, kind=201)
+                        node.flush()
+                        control.tell("sent")
+                    case "batched":
+                        right = batched == [b"%d" % number for number in range(len(batched))]
+                        control.tell("batched", count=len(batched), right=right)
+                    case "facts":
+                        refused = node.statistics().refused_connections
+                        control.tell("facts", refused=refused, logged=logged)
+            except antiphon.AntiphonError as error:
+                control.tell("failed", error=type(error).__name__, text=str(error))
+
+
+def sniffer(control: Control) -> None:
+    """Hears every packet on the machine's interface."""
+    import contextlib
+    import socket
+    import threading
+
+    heard = bytearray()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)) as ear:
+        ear.bind(("eth0", 0))
+        ear.settimeout(0.05)
+        ends = threading.Event()
+
+        def listen() -> None:
+            while not ends.is_set():
+                with contextlib.suppress(TimeoutError):
+                    heard.extend(ear.recv(65536))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        control.tell("listening")
+        try:
+            while True:
+                words = control.hear()["words"]
+                found = {word: word.encode() in heard for word in words}
+                control.tell("heard", bytes=len(heard), found=found)
+        finally:
+            ends.set()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def members() -> Iterator[list[Member]]:
+    with Network(2, subnet=5) as network:
+        yield network.members
+
+
+@contextlib.contextmanager
+def machines(members: list[Member], *secrets: str | None) -> Iterator[list[Child]]:
+    """A node on each machine, with these secrets; the second one knows the first."""
+    with contextlib.ExitStack() as stack:
+        made = [
+            stack.enter_context(Child(machine, prefix=member.prefix, id=number, secret=secret))
+            for number, (member, secret) in enumerate(zip(members, secrets, strict=True), start=1)
+        ]
+        for child in made:
+            child.expect("ready")
+        made[1].tell("peer", id=1, address=f"tcp://{members[0].address}:7001")
+        made[1].expect("known")
+        yield made
+
+
+def ask(child: Child, to: int, data: str = "hello", times: int = 1) -> dict[str, Any]:
+    child.tell("ask", to=to, data=data, times=times)
+    return child.hear()
+
+
+def counted(child: Child) -> dict[str, Any]:
+    child.tell("facts")
+    return child.expect("facts")
+
+
+@pytest.mark.needs("netns")
+def test_a_secret_off_loopback_carries_everything_both_ways(members: list[Member]) -> None:
+    with machines(members, "ours", "ours") as (one, two):
+        for times in (1, 1000, 20_000, 4_000_000):
+            assert ask(two, 1, "abcd", times)["event"] == "answered"
+            assert ask(one, 2, "efgh", times)["event"] == "answered"
+        for source, to, sink in ((two, 1, one), (one, 2, two)):
+            source.tell("many", to=to, count=30_000)
+            source.expect("sent")
+            sink.tell("batched")
+            assert sink.expect("batched") == {"event": "batched", "count": 30_000, "right": True}
+
+
+@pytest.mark.needs("netns")
+@pytest.mark.parametrize("secret", ["ours", None], ids=["secret", "insecure"])
+def test_who_listens_on_the_line_learns_nothing_with_a_secret(
+    members: list[Member], secret: str | None
+) -> None:
+    """Without one everything: the ear is good."""
+    with Child(sniffer, prefix=members[0].prefix) as ear:
+        ear.expect("listening")
+        with machines(members, secret, secret) as (one, two):
+            there, back = os.urandom(16).hex(), os.urandom(16).hex()
+            assert ask(two, 1, there, 100)["event"] == "answered"
+            assert ask(one, 2, back, 100)["event"] == "answered"
+
+            def heard() -> dict[str, Any]:
+                ear.tell("words", words=[there, back, "ANPH"])
+                return ear.expect("heard")
+
+            told = eventually(lambda: (h := heard())["bytes"] > 100 * 64 and h, 5, "it is heard")
+            assert told
+            assert told["found"] == dict.fromkeys([there, back, "ANPH"], secret is None)
+
+
+@pytest.mark.needs("netns")
+@pytest.mark.parametrize(
+    ("server", "client"),
+    [("ours", "theirs"), ("ours", None), (None, "ours")],
+    ids=["another secret", "a client without", "a server without"],
+)
+def test_without_the_same_secret_there_is_no_connection(
+    members: list[Member], server: str | None, client: str | None
+) -> None:
+    with machines(members, server, client) as (one, two):
+        told = ask(two, 1)
+        assert told["event"] == "failed"
+        assert told["error"] == "AuthenticationFailed"
+        assert ("TLS" if server is None else "secret") in told["text"]
+        facts = eventually(
+            lambda: (f := counted(one))["refused"] and f["logged"] and f,
+            5,
+            "it is counted and logged",
+        )
+        assert facts
+        assert "secret" in facts["logged"][0]
+        assert members[1].address in facts["logged"][0]
+        assert "ours" not in " ".join(facts["logged"])
+
+
+@pytest.mark.needs("netns")
+def test_a_wrong_secret_is_told_every_time(members: list[Member]) -> None:
+    with machines(members, "ours", "theirs") as (one, two):
+        for _ in range(15):
+            assert ask(two, 1)["error"] == "AuthenticationFailed"
+        eventually(lambda: counted(one)["refused"] == 15, 2, "each is counted once")
+
+
+@pytest.mark.needs("netns")
+def test_with_a_secret_a_lost_connection_is_made_again(members: list[Member]) -> None:
+    with machines(members, "ours", "ours") as (one, two):
+        assert ask(two, 1)["event"] == "answered"
+        members[0].vanish()
+        try:
+            assert two.expect("lost", timeout=4)["peer"] == 1
+            assert one.expect("lost", timeout=4)["peer"] == 2
+        finally:
+            members[0].reappear()
+        assert ask(two, 1)["event"] == "answered"
+        assert ask(one, 2)["event"] == "answered"
+
+
+def openssl_client(control: Control, address: str, key: str) -> None:
+    """OpenSSL's own client, with a key that it was given."""
+    import subprocess
+
+    done = subprocess.run(
+        ["openssl", "s_client", "-connect", address, "-tls1_3"]
+        + (["-psk_identity", "antiphon", "-psk", key] if key else []),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=8,
+    )
+    control.tell("done", said=done.stdout + done.stderr)
+
+
+@pytest.mark.needs("netns", "openssl")
+@pytest.mark.parametrize("right", [True, False])
+def test_the_key_is_derived_from_the_secret_as_documented_and_no_other_fits(
+    members: list[Member], right: bool
+) -> None:
+    import hashlib
+    import hmac
+
+    words = b"antiphon 1 tls pre-shared key"
+    key = hmac.new(b"ours" if right else b"theirs", words, hashlib.sha256).hexdigest()
+    with machines(members, "ours", "ours") as (_, two):
+        address = f"{members[0].address}:7001"
+        with Child(openssl_client, prefix=members[1].prefix, address=address, key=key) as client:
+            said = client.expect("done")["said"]
+        assert ("Reused, TLSv1.3" in said) is right, said
+        with Child(openssl_client, prefix=members[1].prefix, address=address, key="") as client:
+            said = client.expect("done")["said"]
+        assert "alert handshake failure" in said, said
+        assert ask(two, 1)["event"] == "answered"
+
+
+def test_on_loopback_a_secret_is_proven_without_tls() -> None:
+    """As documented: it would not leave the machine."""
+    word = os.urandom(24)
+    with (
+        Node(1, secret="ours") as one,
+        Node(2, listen=None, secret="ours") as two,
+        tapped(one.address) as tap,
+    ):
+        one.on(KIND, lambda source, data: data)
+        two.add_peer(1, tap.address)
+        assert two.request(1, word, kind=KIND) == word
+        assert word in tap.heard
+        assert b"ours" not in tap.heard
+        stranger = Node(3, listen=None, peers={1: tap.address})
+        with stranger, pytest.raises(AuthenticationFailed):
+            stranger.request(1, b"", kind=KIND)
