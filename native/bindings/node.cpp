@@ -559,12 +559,7 @@ std::shared_ptr<Request> NodeCore::prepare(long target, int kind) {
 PyObject* NodeCore::request(long target, PyObject* data, int kind, double timeout) {
     const Nanos deadline = timeout < 0 ? now_ns() + node_->options().request_timeout : now_ns() + seconds_to_ns(timeout);
     const auto request = prepare(target, kind);
-    if (!request || request->send(data, true, deadline) != 1) return nullptr;
-    switch (request->wait(deadline)) {
-        case 1: return request->result();
-        case 0: return request->time_out();
-        default: return nullptr;
-    }
+    return request ? request->ask(data, deadline) : nullptr;
 }
 
 bool NodeCore::flush(int only, double timeout) {

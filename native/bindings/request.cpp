@@ -19,7 +19,7 @@ Request::~Request() {
     if (!pending_->done()) node_->give_up(*pending_, State::cancelled);
 }
 
-int Request::send(PyObject* data, bool wait, Nanos deadline) {
+int Request::send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>& lead) {
     if (node_->forked()) {
         raise_forked();
         return -1;
@@ -54,6 +54,7 @@ int Request::send(PyObject* data, bool wait, Nanos deadline) {
         node_->count_request();
         return 1;
     }
+    lead.reset();
     if (node_->fresh()) {
         node_->give_up(*pending_, State::cancelled);
         raise_not_started();
@@ -87,19 +88,34 @@ int Request::send(PyObject* data, bool wait, Nanos deadline) {
     return outcome.ok() ? 1 : failed(outcome);
 }
 
-int Request::wait(Nanos until) {
+int Request::wait(Nanos until, std::optional<Lead>& lead) {
     if (node_->forked()) {
         raise_forked();
         return -1;
     }
-    if (pending_->done()) return 1;
+    if (pending_->done()) {
+        lead.reset();
+        return 1;
+    }
     Outcome outcome;
     {
         Released released;
-        outcome = node_->await(*pending_, until, released.interrupted());
+        outcome = node_->await(*pending_, until, released.interrupted(), lead);
     }
     if (outcome.code == Outcome::Code::interrupted) return -1;
     return pending_->done() ? 1 : 0;
+}
+
+PyObject* Request::ask(PyObject* data, Nanos deadline) {
+    if (node_->forked()) return raise_forked();
+    std::optional<Lead> lead;
+    if (!node_->fresh()) node_->lead_answers(pending_->peer, lead);
+    if (send(data, true, deadline, lead) != 1) return nullptr;
+    switch (wait(deadline, lead)) {
+        case 1: return result();
+        case 0: return time_out();
+        default: return nullptr;
+    }
 }
 
 bool Request::give_up() {

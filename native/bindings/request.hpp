@@ -15,9 +15,17 @@ class Request {
     ~Request();
 
     // True when it went out; false, without `wait`, when it would have to wait. -1 with an exception.
-    int send(PyObject* data, bool wait, Nanos deadline);
+    int send(PyObject* data, bool wait, Nanos deadline) {
+        std::optional<Lead> none;
+        return send(data, wait, deadline, none);
+    }
+    // Sends it, and waits for the answer.
+    PyObject* ask(PyObject* data, Nanos deadline);
     // True when it is done. -1 with an exception, of a signal handler.
-    int wait(Nanos until);
+    int wait(Nanos until) {
+        std::optional<Lead> none;
+        return wait(until, none);
+    }
     // (kind, bytes) or null with an exception; only when it is done.
     PyObject* result();
     // Gives up and raises RequestTimeout, unless the answer came at the last moment: then that.
@@ -29,6 +37,8 @@ class Request {
     bool forked() const { return node_->forked(); }
 
    private:
+    int send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>& lead);  // without it if it has to wait
+    int wait(Nanos until, std::optional<Lead>& lead);                                // gives it up
     PyObject* raise_timeout();
     bool give_up();  // false: it is done
 

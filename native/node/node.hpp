@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "frames/handshake.hpp"
 #include "node/channel.hpp"
 #include "node/helper.hpp"
+#include "node/lead.hpp"
 #include "base/patience.hpp"
 #include "node/peer.hpp"
 #include "requests/requests.hpp"
@@ -224,7 +226,11 @@ class Node {
     // May block: as send_large.
     Outcome send_large_request(Sending& sending, Pending& pending, Message message, const Interrupted* interrupted);
     // May block: until it is done, the deadline (timeout), or an interrupt. The caller gives up then.
-    Outcome await(Pending& pending, Nanos deadline, const Interrupted* interrupted);
+    // Gives the lead up.
+    Outcome await(Pending& pending, Nanos deadline, const Interrupted* interrupted, std::optional<Lead>& lead);
+    // Reads this peer's answers from now on, if nobody does: before the request is sent, or its answer
+    // might be faster. Whoever leads sees to it that it does not wait for anything else.
+    void lead_answers(Peer& peer, std::optional<Lead>& lead);
     void count_request() { requests_made_.fetch_add(1, std::memory_order_relaxed); }
     // True unless it was done already. The response, if one comes, is counted as late.
     bool give_up(Pending& pending, Pending::State state) { return requests_.give_up(pending, state); }

@@ -44,12 +44,18 @@ Outcome Node::send_large_request(Sending& sending, Pending& pending, Message mes
     return outcome;
 }
 
-Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interrupted) {
-    // Thrown away before the lead is: the thread does not count as waiting any more then.
-    std::optional<Lead> lead;
-    Scheduler::Blocked blocked;
-    pending.peer.callers_until.store(now_ns() + kCallersFirst, std::memory_order_seq_cst);
-    if (!pending.done()) lead.emplace(*this, pending.peer, &Peer::in);
+void Node::lead_answers(Peer& peer, std::optional<Lead>& lead) {
+    peer.callers_until.store(now_ns() + kCallersFirst, std::memory_order_seq_cst);
+    lead.emplace(*this, peer, &Peer::in);
+}
+
+Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interrupted, std::optional<Lead>& lead) {
+    struct GiveBack {
+        ~GiveBack() { lead.reset(); }
+        std::optional<Lead>& lead;
+    } give_back{lead};
+    Scheduler::Blocked blocked;  // ends before the lead does: the thread does not count as waiting any more then
+    if (!pending.done() && !(lead && *lead)) lead_answers(pending.peer, lead);
     // This time it is the one that reads for us.
     if (led_.load(std::memory_order_seq_cst) == &pending.peer) pending.peer.wake_leader();
     if (lead && *lead) {
@@ -85,7 +91,7 @@ Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interru
             if (forked()) return {Outcome::Code::closed, {}, {}, {}};
             if (!outcome.ok()) break;
             look = now_ns() + kInterruptEvery;
-            lead.emplace(*this, pending.peer, &Peer::in);
+            lead_answers(pending.peer, lead);
             if (*lead) pending.leads.store(true, std::memory_order_seq_cst);
         }
     }

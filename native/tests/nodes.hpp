@@ -282,7 +282,8 @@ class Request {
     }
     // True when it is done. This thread reads the answer by itself if it may.
     bool wait(Nanos deadline, const Interrupted* interrupted = nullptr) {
-        const Outcome outcome = node_.await(*pending_, deadline, interrupted);
+        std::optional<Lead> lead;
+        const Outcome outcome = node_.await(*pending_, deadline, interrupted, lead);
         CHECK(outcome.ok() || outcome.code == Code::timeout || outcome.code == Code::interrupted);
         CHECK(!outcome.ok() || pending_->done());
         return pending_->done();
