@@ -318,6 +318,7 @@ void Node::admit(Channel& channel) {
         return;
     }
     if (channel.sends && peer.out) return close_channel(&channel);
+    if (peer.incarnation != channel.incarnation) peer.part_seen = 0;
     peer.incarnation = channel.incarnation;
     peer.undiallable = channel.remote_undiallable;
     peer.features = channel.features;

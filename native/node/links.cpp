@@ -135,10 +135,11 @@ void Node::close_channel(Channel* channel) {
     if (Peer* peer = channel->peer) {
         if (peer->dialling == channel) peer->dialling = nullptr;
         if (peer->offering == channel) peer->offering = nullptr;
-        if (channel->led) peer->wake_leader();  // which holds the socket open while it polls
     }
     selector_.unwatch(channel->fd, channel);
     close_descriptor(channel->fd);
+    // Behind the close, or it might go back to sleep on it: who polls it holds the socket open.
+    if (channel->led && channel->peer) channel->peer->wake_leader();
     channels_.erase(channel);
     delete channel;
 }
@@ -187,7 +188,7 @@ void Node::take_down(Peer& peer, const std::string& reason) {
     const bool sending = peer.session.load(std::memory_order_relaxed) != 0 || peer.ending;
     // Given back: everything has arrived.
     const bool parted = peer.ending && !peer.in && !peer.out;
-    if (!parted) peer.lost_session.store(peer.sessions, std::memory_order_seq_cst);
+    if (!parted && sending) peer.lost_session.store(peer.sessions, std::memory_order_seq_cst);
     peer.session.store(0, std::memory_order_seq_cst);
     const std::string address = peer.out ? peer.out->dial_address : peer.learned_address;
     if (Channel* out = release_out(peer)) close_channel(out);
@@ -497,6 +498,10 @@ bool Node::write_some(Peer& peer, Channel& channel) {
                 peer.lane_out.clear();
                 peer.lane_written = 0;
             }
+            if (channel.bye_taken) {  // nothing follows it
+                peer.write_armed.store(false, std::memory_order_seq_cst);
+                return true;
+            }
             const std::uint64_t waiting = ring.committed() - ring.head();
             if (turn != 0 && waiting < kWorthwhile && selector_.precise() && !finishing_ && !peer.ending) {
                 // More is likely to come: leave the mark set, so that producers need not wake us,
@@ -597,6 +602,7 @@ void Node::tick() {
         }
         // Nothing follows a bye.
         drop_question(*peer, dead);
+        if (peer->in == nullptr && peer->out == nullptr) continue;
         const bool over = peer->ending || (peer->out && peer->out->bye_sent);
         show_life(*peer, alive, over);
         if (over) continue;

@@ -65,8 +65,10 @@ bool Node::hold(Peer& peer) {
                       (!peer.in || peer.in->state == Channel::State::open) && !peer.dialling && !peer.offering &&
                       !peer.resolving && peer.retry_timer == 0;
     if (!open || peer.id == id() || (peer.features & kPartFeature) == 0) return false;
-    // Both must be able to open another one.
-    if (listener_ < 0 || peer.undiallable) return false;
+    // Both must be able to open another one. Who asked the other to dial for it could not.
+    if (listener_ < 0 || peer.undiallable || (peer.out && !peer.out->dialled) || (peer.in && peer.in->dialled)) {
+        return false;
+    }
     {
         std::lock_guard lock(peer.mutex);
         if (peer.explicit_address.empty() && peer.learned_address.empty()) return false;
@@ -100,9 +102,10 @@ void Node::let_go(Peer& peer) {
     if (!peer.out && peer.waiters.load(std::memory_order_seq_cst) != 0) add_interest(peer, kConnect);
 }
 
-// A peer that asks or agrees and then says nothing does not keep its senders for ever.
+// A peer that asks or agrees and then says nothing, or never closes, does not keep its senders for ever.
 void Node::drop_question(Peer& peer, Nanos patience) {
-    if (!peer.held.load(std::memory_order_relaxed) || peer.ending || selector_.now() - peer.held_since < patience) return;
+    if (!peer.held.load(std::memory_order_relaxed) || selector_.now() - peer.held_since < patience) return;
+    if (peer.ending) return take_down(peer, "it does not close the connection that was given back");
     stay(peer);
     peer.agreed = 0;
     let_go(peer);
@@ -134,6 +137,8 @@ bool Node::got_part(Peer& peer, Control word, std::string_view payload) {
     if (!reader.ok() || number == 0 || (peer.features & kPartFeature) == 0) return false;
     if (peer.ending) return true;  // the peer learns that soon enough
     if (word == Control::part) {
+        if (number <= peer.part_seen) return true;  // a later one came before it, on the other channel
+        peer.part_seen = number;
         const bool free = phase_.load(std::memory_order_acquire) == Phase::running && hold(peer);
         if (free) peer.agreed = number;
         say(peer, free ? Control::agree : Control::refrain, ByteWriter().put(number).bytes());
@@ -171,6 +176,7 @@ void Node::end_session(Peer& peer) {
 void Node::out_ended(Peer& peer) {
     if (Channel* out = release_out(peer)) close_channel(out);
     finish_parting(peer);
+    if (finishing_) check_drained();
 }
 
 // We have read everything that the peer sent. The channel is closed when all of it was handled: to the

@@ -148,6 +148,7 @@ class Peer {
     Channel* offering = nullptr;  // dialled for the peer to send on: will become in
     // To give the connection back: the question that we asked, the one of the peer that we agreed to.
     std::uint32_t asked = 0, agreed = 0;
+    std::uint32_t part_seen = 0;  // the last question of this incarnation
     Nanos held_since = 0;
     bool ending = false;  // and it is done
     std::uint32_t features = 0;  // that both ends have

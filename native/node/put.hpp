@@ -18,7 +18,10 @@ Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fi
     // Session and phase are read again behind the claim. A new session starts at the ring's tail, and
     // a farewell is said when the tail has been written: either they come behind this claim, or these
     // reads see them.
-    const bool current = peer.session.load(std::memory_order_seq_cst) == session && sends_allowed();
+    // Nor does a new message slip into a connection that is being given back.
+    const bool fresh = header.kind >= kFirstUserKind && (header.flags & (kFragment | kResponse)) == 0;
+    const bool current = peer.session.load(std::memory_order_seq_cst) == session && sends_allowed() &&
+                         !(fresh && peer.held.load(std::memory_order_seq_cst));
     if (!current) {
         header.kind = static_cast<std::uint16_t>(Control::pad);
         header.flags = 0;

@@ -146,7 +146,7 @@ void Node::park(Peer& peer, const RunView& view) {
     run.charge = view.charge;
     run.flow = &flow;
     run.arrived = selector_.now();
-    if (overdrawn(peer, flow, view.charge)) return;
+    if (overdrawn(peer, flow, view.charge)) return finish(run);
     if (registration == nullptr) {
         unknown_kind_.fetch_add(view.count, std::memory_order_relaxed);
     }

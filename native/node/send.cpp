@@ -349,8 +349,10 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, 
                          std::uint16_t flags, Message prefix) {
     Peer& peer = sending.peer;
     std::optional<Busy> busy(peer);
+    // In this order: with `busy` raised and not held, the session lasts.
+    const bool held = peer.held.load(std::memory_order_seq_cst);
     const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
-    if (session == 0 || (flags != kResponse && peer.held.load(std::memory_order_seq_cst))) {
+    if (session == 0 || (flags != kResponse && held)) {
         busy.reset();
         return wait(sending, {Status::not_connected}, interrupted);
     }
@@ -481,8 +483,8 @@ Outcome Node::flush_peers(std::uint16_t only, Nanos deadline, const Interrupted*
         at = peer->id;
         for (;;) {
             busy.emplace_back(*peer);
+            const bool held = peer->held.load(std::memory_order_seq_cst);  // before the session, as above
             const std::uint32_t session = peer->session.load(std::memory_order_seq_cst);
-            const bool held = peer->held.load(std::memory_order_seq_cst);
             if (session != 0 && !held) {
                 asked.push_back({Sending{*peer, deadline, now_ns(), session}, 0});
                 break;

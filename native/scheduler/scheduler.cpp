@@ -40,7 +40,9 @@ void Scheduler::enqueue(Task& task) {
     // when that slice does not end.
     const bool attended = running_ == 0 ? eager_ : watcher_ != nullptr && !may_enter(now_ns());
     if (!attended) return wake_one();
-    if (running_ == 0) hooks_.wake_leader();
+    // A leader takes what it reads by itself. What others bring goes to a thread that sleeps, if there is
+    // one: to stop leading takes the selector's turn, and whoever brings it may have that.
+    if (running_ == 0 && current_ != this && hooks_.leads()) wake_one();
 }
 
 // The one that slept last: its core is likely to be awake and to have its data.

@@ -42,6 +42,7 @@ class Scheduler {
         // How the last thread that worked waits for more, when it can bring it about by itself: until
         // done(), or until there is nothing to wait with any more. False, at once, if there is nothing.
         std::function<bool(const std::function<bool()>& done)> lead = [](const auto&) { return false; };
+        std::function<bool()> leads = [] { return false; };  // whether a thread waits so; any thread
         std::function<void()> wake_leader = [] {};  // it looks at done() again; any thread
     };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -63,7 +64,11 @@ long answer_flush(BIO*, int command, long, void*) { return command == kFlushCtrl
 // Where OpenSSL writes to: records gather here and go to the socket together, in a call that raises no
 // signal.
 int gather(BIO* bio, const char* data, int size) {
-    static_cast<Session*>(openssl()->BIO_get_data(bio))->records_.append(data, static_cast<std::size_t>(size));
+    try {
+        static_cast<Session*>(openssl()->BIO_get_data(bio))->records_.append(data, static_cast<std::size_t>(size));
+    } catch (const std::bad_alloc&) {
+        return -1;  // nothing is thrown through OpenSSL
+    }
     return size;
 }
 
@@ -307,6 +312,12 @@ ssize_t Session::transmit(const void* from, std::size_t bytes) {
         if (result != 1) {
             const ssize_t failed = outcome(result, count);
             if (failed == 0) errno = EPIPE;  // as send() would say it
+            // Nothing is waited for here: what is written, gathers. The other side has broken off a change
+            // of keys.
+            if (errno == EAGAIN) {
+                error_ = "the peer left a change of keys half done";
+                errno = EPROTO;
+            }
             return -1;
         }
         done += count;
