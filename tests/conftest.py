@@ -18,11 +18,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from antiphon.cli.components import COMPONENTS
 
 # What helper modules assert is to be explained as well as what tests do.
 pytest.register_assert_rewrite("integration", "stress", "unit")
+
+# A busy machine makes single examples slow. A hang is found by the timeout of the test.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 _missing: Counter[str] = Counter()
 

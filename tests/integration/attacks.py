@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +35,18 @@ class UnderAttack:
         """What the node's process has used so far."""
         fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rests(self, seconds: float, most: float) -> bool:
+        """Whether its process uses less than ``most`` of so many seconds. Blocks.
+
+        In one of three tries: what it had to do before may take it longer than thought.
+        """
+        for _ in range(3):
+            before = self.processor_seconds
+            time.sleep(seconds)  # what is observed is that nothing happens
+            if self.processor_seconds - before < most:
+                return True
+        return False
 
     @contextlib.contextmanager
     def meanwhile(self, step: Callable[[], None], every: float) -> Iterator[None]:

@@ -21,7 +21,7 @@ from unit.node.pairs import HERE, NORMAL, THERE, Gate
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds after which a test's coroutine is ended: a hang fails here, with a traceback."""
 
 LARGE = 3_000_000
@@ -66,7 +66,7 @@ async def pair(config: NodeConfig = NORMAL) -> AsyncIterator[tuple[Node, Node]]:
         yield here, there
 
 
-async def soon(condition: Callable[[], T], what: str = "", timeout: float = 5.0) -> T:
+async def soon(condition: Callable[[], T], what: str = "", timeout: float = 10.0) -> T:
     """`eventually` for a coroutine."""
     end = time.monotonic() + timeout
     while not (value := condition()):

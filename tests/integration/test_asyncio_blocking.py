@@ -10,9 +10,9 @@ import pytest
 
 from antiphon import Node, ReceiveTimeout, WouldBlock
 from integration.loops import Run, echo, pair, soon
-from unit.node.pairs import HERE, KIND, OTHER, THERE, fill, numbered
+from unit.node.pairs import HERE, KIND, OTHER, THERE, THIRD, fill, numbered
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(60)
 
 
 def test_a_blocking_call_on_a_loop_names_its_twin(run: Run) -> None:
@@ -20,6 +20,8 @@ def test_a_blocking_call_on_a_loop_names_its_twin(run: Run) -> None:
         async with pair() as (here, there):
             there.on(KIND, echo)
             inbox = there.inbox(OTHER)
+            there.inbox(THIRD)
+            await here.send_async(THERE, b"not read", kind=THIRD)  # so that a flush has to wait
             calls: dict[str, Callable[[], object]] = {
                 "request_async": lambda: here.request(THERE, b"x", kind=KIND),
                 "flush_async": here.flush,

@@ -18,9 +18,9 @@ import pytest
 from antiphon import Closed, Node, ReceiveTimeout
 from antiphon.node.loops import door_of
 from integration.loops import Gated, Run, echo, never_within, pair, settle, soon, task
-from unit.node.pairs import HERE, KIND, OTHER, THERE, THIRD, kind_of, nodes, numbered
+from unit.node.pairs import HERE, KIND, OTHER, THERE, THIRD, kind_of, nodes, numbered, to
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(60)
 
 
 def own_threads() -> set[threading.Thread]:
@@ -72,10 +72,9 @@ def test_leaving_async_with_handles_what_was_received(run: Run) -> None:
 
 
 def test_leaving_async_with_by_an_exception_drains_nothing(run: Run) -> None:
-    gated = Gated()
-
-    async def main() -> None:
-        began = time.monotonic()
+    async def leave() -> float:
+        """How long it takes; the handler would take for ever."""
+        gated = Gated()
         async with Node(HERE) as here:
             with contextlib.suppress(ZeroDivisionError):
                 async with Node(THERE) as there:
@@ -83,10 +82,19 @@ def test_leaving_async_with_by_an_exception_drains_nothing(run: Run) -> None:
                     there.on(KIND, gated.handle)
                     await here.send_async(THERE, b"x", kind=KIND)
                     await soon(lambda: gated.begun)
+                    began = time.monotonic()
                     raise ZeroDivisionError
+            took = time.monotonic() - began
             assert there.closed
-        assert time.monotonic() - began < 3.0
         gated.open()
+        return took
+
+    async def main() -> None:
+        # Draining takes five seconds. One of three, as the machine may be busy.
+        for _ in range(3):
+            if await leave() < 3.0:
+                return
+        raise AssertionError("it drains")
 
     run(main)
 
@@ -139,12 +147,14 @@ def test_closing_ends_every_kind_of_waiting_with_closed(run: Run) -> None:
                 task(inbox.receive_async()),
             ]
             await soon(lambda: gated.begun)
+            reads = to(there, HERE).reads
             waiting += [
                 task(here.request_async(THERE, b"later", kind=KIND, timeout=30)),
                 task(here.send_async(THERE, b"no credit", kind=KIND)),
                 task(here.flush_async(30)),
             ]
-            await asyncio.sleep(0.05)  # the flush is the work of a thread, which is to be at it
+            # The flush is the work of a thread, and it is at it.
+            await soon(lambda: to(there, HERE).reads > reads)
             await here.close_async(drain=0)
             for each in waiting:
                 with pytest.raises(Closed):

@@ -22,7 +22,7 @@ from unit.node.pairs import (
     numbered,
 )
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(60)
 
 
 # --- what is taken and what is refused ------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_no_coroutine_begins_after_its_registration_was_closed(
             assert gated.cancelled == []
             # The kind is free, and the loop has forgotten the old one.
             there.on(KIND, echo)
-            assert await here.request_async(THERE, b"x", kind=KIND, timeout=3) == b"x"
+            assert await here.request_async(THERE, b"x", kind=KIND, timeout=10) == b"x"
 
     run(main)
 
@@ -162,7 +162,7 @@ def test_requests_in_a_closed_registration_are_answered(run: Run, ordered: bool)
             gated = Gated()
             registration = there.on(KIND, gated.handle, ordered=ordered, capacity=2)
             waiting = [
-                task(here.request_async(THERE, m, kind=KIND, timeout=3)) for m in numbered(10)
+                task(here.request_async(THERE, m, kind=KIND, timeout=10)) for m in numbered(10)
             ]
             await soon(lambda: kind_of(there).messages == 2)
             await settle()

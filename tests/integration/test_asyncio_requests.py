@@ -35,9 +35,10 @@ from unit.node.pairs import (
     kind_of,
     nodes,
     numbered,
+    to,
 )
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(60)
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ def test_what_goes_wrong_with_a_request_is_raised_where_it_is_awaited(run: Run) 
             with pytest.raises(RequestTimeout) as late:
                 await here.request_async(THERE, b"x", kind=KIND, timeout=0.1)
             assert (late.value.peer, late.value.kind) == (THERE, KIND)
-            assert 0.09 <= late.value.waited < 2.0
+            assert late.value.waited >= 0.09
             with pytest.raises(UnknownKind):
                 await here.request_async(THERE, b"x", kind=THIRD)
             with pytest.raises(RemoteError, match="inbox"):
@@ -187,14 +188,14 @@ def test_several_tasks_may_await_one_request(run: Run, connected: bool) -> None:
             if connected:
                 gated.let_go(b"first")
                 await here.request_async(THERE, b"first", kind=KIND)
-            future = here.request_async(THERE, b"x", kind=KIND, timeout=3.0)
+            future = here.request_async(THERE, b"x", kind=KIND, timeout=25.0)
             waiting = [task(future) for _ in range(3)]
             await soon(lambda: b"x" in gated.begun)
             await settle()
             began = time.monotonic()
             gated.open()
             assert await asyncio.gather(*waiting) == [b"x"] * 3
-            assert time.monotonic() - began < 1.0  # woken, not timed out
+            assert time.monotonic() - began < 15  # woken, not timed out
 
     run(main)
 
@@ -303,7 +304,7 @@ def test_a_future_that_nobody_holds_is_given_up(run: Run) -> None:
             await soon(lambda: gated.begun)
             del future
             gc.collect()
-            await soon(lambda: here.statistics().requests_open == 0, "no request is open", 2.0)
+            await soon(lambda: here.statistics().requests_open == 0, "no request is open")
             gated.open()
 
     run(main)
@@ -328,15 +329,19 @@ def test_a_request_that_waits_for_credit_is_given_up_at_once(run: Run) -> None:
         async with pair(NodeConfig(request_timeout=30.0)) as (here, there):
             gated = Gated()
             there.on(KIND, gated.handle, capacity=1)
-            asking = [task(here.request_async(THERE, m, kind=KIND)) for m in numbered(10)]
+            asking = [task(here.request_async(THERE, b"0", kind=KIND))]
             await soon(lambda: gated.begun)
-            await asyncio.sleep(0.02)  # a thread waits for credit with the second one
+            waits = to(here).credit_waits
+            asking += [task(here.request_async(THERE, m, kind=KIND)) for m in numbered(9, 1)]
+            await settle()  # each task is at its await: one that never began cancels nothing
+            # A thread waits for credit with the second one.
+            await soon(lambda: to(here).credit_waits > waits)
             for each in asking:
                 each.cancel()
             await asyncio.wait(asking)
-            await soon(lambda: here.statistics().requests_open == 0, "no request is open", 2.0)
+            await soon(lambda: here.statistics().requests_open == 0, "no request is open")
             gated.open()
-            assert await here.request_async(THERE, b"next", kind=KIND, timeout=2) == b"next"
+            assert await here.request_async(THERE, b"next", kind=KIND, timeout=10) == b"next"
             assert gated.begun == [b"0", b"next"]
 
     run(main)

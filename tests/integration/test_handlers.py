@@ -32,7 +32,7 @@ from unit.node.pairs import (
     numbered,
 )
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 
 # --- failing --------------------------------------------------------------------------------------
@@ -240,10 +240,13 @@ def test_unordered_handlers_lose_and_double_nothing() -> None:
     lock = threading.Lock()
 
     def handler(source: int, data: bytes) -> None:
-        if int(data) % 100 == 0:
-            time.sleep(0.006)  # as a handler that blocks: the other threads go on
         with lock:
             threads.add(threading.get_ident())
+        if data == b"0":
+            eventually(lambda: len(threads) > 1, "another thread goes on")
+        elif int(data) % 100 == 0:
+            time.sleep(0.006)  # as a handler that blocks: the other threads go on
+        with lock:
             seen[data] += 1
 
     with nodes() as (here, there):
@@ -371,7 +374,7 @@ def test_a_send_inside_a_handler_has_the_patience_of_requests() -> None:
         there.send(HERE, b"go", kind=KIND)
         (error,) = eventually(lambda: errors)
         assert (error.peer, error.kind) == (THERE, OTHER)
-        assert 0.3 <= error.waited < 0.3 + 2
+        assert error.waited >= 0.3
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -402,11 +405,12 @@ def test_two_nodes_that_flood_each_other_from_handlers_end_in_timeouts(small: bo
         here.flush(10)
         there.flush(10)
         for node in (here, there):
-            assert kind_of(node).pending == 0
+            # A handler that had begun before the stop may have sent one more since.
+            eventually(lambda n=node: kind_of(n).pending == 0)  # type: ignore[misc]
             assert kind_of(node).failed == 0
     for error in timeouts[HERE] + timeouts[THERE]:
         assert error.kind == KIND
-        assert 1.0 <= error.waited < 1.0 + 2
+        assert error.waited >= 1.0
 
 
 def test_three_nodes_in_a_ring_pass_messages_on_from_handlers() -> None:

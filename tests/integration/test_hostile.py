@@ -23,18 +23,18 @@ from antiphon.testing import Child, Control, Host, eventually, strangers
 from antiphon.testing.strangers import frame, hello
 from integration.attacks import UnderAttack
 
-pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40)
+pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60)
 
 KIND, ECHO = 200, 201
 MIB = 1 << 20
 FOUR_GIB = struct.pack("<I", 2**32 - 1)
 
 
-def target(control: Control) -> None:
+def target(control: Control, timeout: float) -> None:
     """A node with an inbox that nobody reads and a handler that echoes."""
     import antiphon
 
-    config = antiphon.NodeConfig(connect_timeout=1.0, heartbeat=0.2)
+    config = antiphon.NodeConfig(connect_timeout=timeout, heartbeat=0.4)
     with antiphon.Node(1, config=config) as node:
         node.inbox(200)
         node.on(201, lambda source, data: node.send(source, data, kind=201))
@@ -68,7 +68,7 @@ class Attacked(UnderAttack):
         self.child.tell("statistics")
         return self.child.expect("statistics")
 
-    def echo(self, timeout: float = 2.0) -> None:
+    def echo(self, timeout: float = 10.0) -> None:
         """One message there and back."""
         question = os.urandom(16)
         self._client.send(1, question, kind=ECHO)
@@ -94,14 +94,17 @@ class Attacked(UnderAttack):
 
 @pytest.fixture
 def attacked() -> Iterator[Attacked]:
-    with Child(target) as child, Node(2) as client:
+    with Child(target, timeout=1.0) as child, Node(2) as client:
         yield Attacked(child, client)
 
 
 @pytest.fixture(scope="module")
 def pelted() -> Iterator[Attacked]:
-    """One node for all the noises: it has to bear them all."""
-    with Child(target) as child, Node(2) as client:
+    """One node for all the noises: it has to bear them all.
+
+    Whoever is dropped within ten seconds was not merely too slow to shake hands.
+    """
+    with Child(target, timeout=20.0) as child, Node(2) as client:
         yield Attacked(child, client)
 
 
@@ -155,7 +158,7 @@ def test_a_stranger_that_does_not_speak_the_protocol_is_dropped_at_once(
         for _ in range(5):
             with pelted.dial() as stranger:
                 stranger.say(noise)
-                assert stranger.dropped_within(0.8), "it waits for the connect timeout"
+                assert stranger.dropped_within(10), "it waits for the connect timeout"
     assert pelted.statistics()["refused"] >= refused + 5
 
 
@@ -175,8 +178,8 @@ def test_half_a_hand_shake_is_given_up_after_the_connect_timeout(attacked: Attac
         # halves[2] says nothing at all
         began = time.monotonic()
         for half in halves:
-            assert half.dropped_within(3)
-        assert 0.8 < time.monotonic() - began < 2.0
+            assert half.dropped_within(10)
+            assert time.monotonic() - began > 0.8
 
 
 def test_a_hello_of_one_byte_at_a_time_is_given_up_after_the_connect_timeout(
@@ -188,7 +191,9 @@ def test_a_hello_of_one_byte_at_a_time_is_given_up_after_the_connect_timeout(
             stranger.say(bytes([byte]))
             if stranger.dropped_within(0.1):
                 break
-        assert 0.8 < time.monotonic() - began < 2.0
+        else:
+            raise AssertionError("it was never given up")
+        assert time.monotonic() - began > 0.8
 
 
 def test_six_hundred_silent_connections_hold_nobody_up(attacked: Attacked) -> None:
@@ -198,11 +203,12 @@ def test_six_hundred_silent_connections_hold_nobody_up(attacked: Attacked) -> No
     with contextlib.ExitStack() as stack, attacked.undisturbed():
         silent = [stack.enter_context(attacked.dial()) for _ in range(600)]
         # A newcomer finds no room at first and gets in when the silent ones have timed out.
-        with Node(3, listen=None, peers={1: attacked.address}) as newcomer:
+        config = NodeConfig(connect_timeout=20.0)
+        with Node(3, listen=None, peers={1: attacked.address}, config=config) as newcomer:
             inbox = newcomer.inbox(ECHO)
             newcomer.send(1, b"let me in", kind=ECHO)
-            assert inbox.receive(5) == (1, b"let me in")
-        assert all(stranger.dropped_within(3) for stranger in silent)
+            assert inbox.receive(10) == (1, b"let me in")
+        assert all(stranger.dropped_within(10) for stranger in silent)
 
 
 def poor(control: Control, limit: int) -> None:
@@ -232,9 +238,7 @@ def test_a_node_that_runs_out_of_descriptors_goes_on_and_recovers() -> None:
                 strangers_.enter_context(attacked.dial())
             for _ in range(20):
                 attacked.echo()
-            spent = attacked.processor_seconds
-            time.sleep(0.5)  # in which it has nothing to do, and must do nothing
-            assert attacked.processor_seconds - spent < 0.2
+            assert attacked.rests(0.5, most=0.2)  # there is nothing to do
         with Node(3, listen=None, peers={1: attacked.address}) as newcomer:
             inbox = newcomer.inbox(ECHO)
             newcomer.send(1, b"let me in", kind=ECHO)
@@ -249,7 +253,7 @@ def test_a_stranger_cannot_make_a_node_dial_itself_mad_with_a_false_address(
         stranger.hand_shake(7, address=attacked.address, flags=0)
         stranger.keep_alive()
         stranger.say(frame(ECHO, b"answer me", flow=0))
-        assert not stranger.dropped_within(1.0)
+        assert not stranger.dropped_within(2.5)  # longer than silence may last
 
 
 # --- after the hand-shake -------------------------------------------------------------------------
@@ -299,7 +303,7 @@ def test_a_peer_that_breaks_the_protocol_is_disconnected_at_once(
             with pelted.dial() as stranger:
                 stranger.hand_shake(7)
                 stranger.say(noise)
-                assert stranger.dropped_within(0.8)
+                assert stranger.dropped_within(10)
     facts = pelted.statistics()
     assert facts["errors"] >= errors + 3
     assert facts["peers"] == [2]
@@ -322,7 +326,7 @@ def test_reservations_without_end_hold_no_memory(attacked: Attacked) -> None:
             record = struct.pack("<QQH", number, 60 * MIB, KIND)
             stranger.say(frame(strangers.RESERVE, record))
         assert attacked.statistics()["large"] <= 128 * MIB
-    eventually(lambda: attacked.statistics()["large"] == 0, 5, "the reservations are gone")
+    eventually(lambda: attacked.statistics()["large"] == 0, 10, "the reservations are gone")
 
 
 def test_a_peer_that_sends_more_than_it_has_credit_for_is_bounded(attacked: Attacked) -> None:
@@ -385,7 +389,7 @@ def test_answers_to_a_slow_reader_do_not_hold_up_the_others(attacked: Attacked) 
 
 def test_a_peer_that_reads_one_byte_a_second_fills_only_its_own_ring() -> None:
     config = NodeConfig(
-        heartbeat=0.2, send_timeout=0.5, ring_bytes=1 << 20, socket_buffer_bytes=65536
+        heartbeat=0.4, send_timeout=0.5, ring_bytes=1 << 20, socket_buffer_bytes=65536
     )
     with Host(receive_buffer=4096) as host, Node(1, config=config) as node, Node(2) as other:
         inbox = other.inbox(KIND)
@@ -406,11 +410,11 @@ def test_a_peer_that_reads_one_byte_a_second_fills_only_its_own_ring() -> None:
             with pytest.raises(SendTimeout) as full:
                 send_without_end()
             assert full.value.peer == 7
-            assert full.value.waited == pytest.approx(0.5, abs=0.4)
+            assert full.value.waited >= 0.5
             for number in range(1000):
                 node.send(2, b"%d" % number, kind=KIND)
             for number in range(1000):
-                assert inbox.receive(2) == (1, b"%d" % number)
+                assert inbox.receive(10) == (1, b"%d" % number)
             # It says that it lives, and so it is kept.
             assert {info.id for info in node.connections() if info.sending} == {2, 7}
 
@@ -454,7 +458,7 @@ def test_a_receiver_that_lies_about_credit_harms_only_itself() -> None:
                 stranger.say(frame(strangers.WINDOW, bytes(8), flow=1))
             stranger.say(frame(strangers.CREDIT, struct.pack("<II", 1, 1), flow=999))
             stranger.say(frame(strangers.WINDOW, struct.pack("<II", 2**31, 1), flow=1))
-            assert stranger.dropped_within(2)
+            assert stranger.dropped_within(10)
         node.send(2, b"fine", kind=KIND)
         assert inbox.receive(5) == (1, b"fine")
         assert node.statistics().protocol_errors == 1

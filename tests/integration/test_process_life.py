@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from antiphon import Node
+from antiphon import Node, NodeConfig
 from antiphon.testing import Child, Collected, Control, Host, Proxy, eventually
 
-pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40)
+pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60)
 
 KIND = 200
 
@@ -109,7 +109,7 @@ def fork_under_traffic(control: Control, target: str, forks: int) -> None:
                         error, text = type(raised).__name__, str(raised)
                     control.tell("outcome", **{**outcome, "error": error, "text": text})
                     os._exit(0)
-                deadline = time.monotonic() + 2.0
+                deadline = time.monotonic() + 20.0
                 while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
                     if time.monotonic() > deadline:
                         os.kill(pid, signal.SIGKILL)
@@ -176,7 +176,7 @@ def forked(count: Callable[[int, int], int]) -> Iterator[dict[str, Any]]:
             outcomes: dict[str, list[dict[str, Any]]] = {}
             sent_back = 0
             while not stops:
-                told = child.hear(10)
+                told = child.hear(30)
                 if told["event"] == "done":
                     stops = True
                 else:
@@ -247,18 +247,18 @@ def leave_a_descendant(control: Control, target: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_surviving_child_does_not_hide_the_death_of_its_parent(how: str) -> None:
-    lost: Collected[float] = Collected()
-    with Node(2) as node:
+    lost: Collected[str] = Collected()
+    # It must not be the silence that tells.
+    with Node(2, config=NodeConfig(heartbeat=20.0)) as node:
         inbox = node.inbox(KIND)
-        node.on_disconnected(lambda peer, reason: lost.add(time.monotonic()))
+        node.on_disconnected(lambda peer, reason: lost.add(reason))
         with Child(leave_a_descendant, target=node.address, how=how) as child:
             inbox.receive(10)
             node.send(1, b"", kind=KIND)
             child.expect("descended")
-            killed = time.monotonic()
             child.kill()
-            (noticed,) = lost.first(1, timeout=3.0)
-            assert noticed - killed < 1.0
+            (reason,) = lost.first(1, timeout=15)
+            assert "no sign of life" not in reason
 
 
 def start_over_after_a_fork(control: Control, target: str) -> None:
@@ -352,7 +352,7 @@ def block(control: Control, call: str, target: str, options: dict[str, Any]) -> 
         else:
             others[call]()
     except KeyboardInterrupt:
-        control.tell("interrupted", at=time.monotonic())
+        control.tell("interrupted")
     began = time.monotonic()
     node.close(drain=0)
     control.tell("closed", took=time.monotonic() - began)
@@ -360,14 +360,15 @@ def block(control: Control, call: str, target: str, options: dict[str, Any]) -> 
 
 
 def interrupt(child: Child) -> None:
-    """Sends SIGINT to a child that blocks; the call ends soon, and the node can be closed."""
+    """Sends SIGINT to a child that blocks; the call ends by it, long before its own time is up.
+
+    And the node can be closed.
+    """
     child.expect("blocking")
-    child.asleep()
-    sent = time.monotonic()
+    child.asleep(20)
     child.signal(signal.SIGINT)
-    ended = child.expect("interrupted", timeout=5.0)
-    assert ended["at"] - sent < 0.5
-    assert child.expect("closed")["took"] < 2.0
+    child.expect("interrupted", timeout=15)
+    assert child.expect("closed", timeout=15)["took"] < 10
 
 
 @pytest.mark.parametrize("call", ["receive", "receive with a timeout", "receive_many", "iteration"])
@@ -413,10 +414,9 @@ def test_ctrl_c_ends_waiting_for_a_connection() -> None:
 def test_ctrl_c_ends_waiting_for_a_handler_in(call: str) -> None:
     with Child(block, call=call, target="tcp://127.0.0.1:1", options={}) as child:
         child.expect("blocking")
-        child.asleep()
-        sent = time.monotonic()
+        child.asleep(20)
         child.signal(signal.SIGINT)
-        assert child.expect("interrupted", timeout=3.0)["at"] - sent < 0.5
+        child.expect("interrupted", timeout=15)  # the handler would take twenty seconds
 
 
 def receive_despite_signals(control: Control) -> None:
@@ -429,7 +429,7 @@ def receive_despite_signals(control: Control) -> None:
     with antiphon.Node(1) as node:
         inbox = node.inbox(200)
         control.tell("blocking", address=node.address)
-        _, data = inbox.receive(20)
+        _, data = inbox.receive(60)
         control.tell("received", data=data.decode(), signals=len(signals))
 
 
@@ -437,9 +437,9 @@ def test_a_signal_whose_handler_does_not_raise_does_not_end_a_wait() -> None:
     with Child(receive_despite_signals) as child, Node(2, listen=None) as node:
         node.add_peer(1, child.expect("blocking")["address"])
         for _ in range(3):
-            child.asleep()
+            child.asleep(20)
             child.signal(signal.SIGUSR1)
-        child.asleep()
+        child.asleep(20)
         node.send(1, b"at last", kind=KIND)
         told = child.expect("received")
         assert told["data"] == "at last"
@@ -449,7 +449,6 @@ def test_a_signal_whose_handler_does_not_raise_does_not_end_a_wait() -> None:
 def wait_for_the_end(control: Control, how: str) -> None:
     import signal
     import threading
-    import time
 
     import antiphon
 
@@ -466,14 +465,14 @@ def wait_for_the_end(control: Control, how: str) -> None:
             thread.start()
             control.hear()
             node.close()
-            thread.join(5)
-            control.tell("ended", alive=thread.is_alive(), at=time.monotonic())
+            thread.join(15)
+            control.tell("ended", alive=thread.is_alive())
         else:
             if how == "close":
                 threading.Thread(target=close).start()
             node.wait()
             after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-            control.tell("ended", alive=before != after, at=time.monotonic())
+            control.tell("ended", alive=before != after)
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "close", "thread"])
@@ -481,14 +480,12 @@ def test_wait_ends_with(how: str) -> None:
     """Afterwards the signals mean what they meant before, and the process ends well."""
     with Child(wait_for_the_end, how=how) as child:
         child.expect("waiting")
-        child.asleep()
-        began = time.monotonic()
+        child.asleep(20)
         if how.startswith("SIG"):
             child.signal(getattr(signal, how))
         else:
             child.tell("end")
-        told = child.expect("ended")
-        assert told["at"] - began < 0.6
+        told = child.expect("ended", timeout=20)
         assert not told["alive"]
         assert child.wait() == 0
 
@@ -645,7 +642,7 @@ def reader() -> Iterator[Node]:
 @pytest.mark.parametrize("how", QUICK_ENDS)
 def test_the_interpreter_ends_at_once_with(how: str, reader: Node) -> None:
     with Child(end, how=how, target=reader.address) as child:
-        ends_well(child, within=2.0)
+        ends_well(child, within=10.0)
 
 
 @pytest.mark.parametrize("how", RACING_ENDS)
@@ -654,7 +651,7 @@ def test_the_interpreter_ends_every_time_with(
 ) -> None:
     for _ in range(count(4, 100)):
         with Child(end, how=how, target=reader.address) as child:
-            ends_well(child, within=7.0)
+            ends_well(child, within=15.0)
 
 
 @pytest.fixture(scope="module")
@@ -677,7 +674,7 @@ def slow_ends() -> Iterator[dict[str, Child]]:
 def test_the_interpreter_ends_within_ten_seconds_with(
     how: str, slow_ends: dict[str, Child]
 ) -> None:
-    ends_well(slow_ends[how], within=10.0)
+    ends_well(slow_ends[how], within=20.0)
 
 
 def test_a_program_that_closes_nothing_ends_without_a_word() -> None:
@@ -693,7 +690,7 @@ def test_a_program_that_closes_nothing_ends_without_a_word() -> None:
         [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=30,
         check=False,
     )
     assert done.stdout == "(1, b'me')\n"

@@ -45,7 +45,7 @@ from unit.node.pairs import (
     pattern,
 )
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 
 # --- questions and answers ------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def test_of_requests_that_come_together_those_that_are_dropped_fail_at_once(
         first = here.request_async(THERE, b"first", kind=KIND)
         slow.asked.first(1)
         proxy.stall()
-        waiting = [here.request_async(THERE, b"%d" % n, kind=KIND, timeout=5) for n in range(20)]
+        waiting = [here.request_async(THERE, b"%d" % n, kind=KIND) for n in range(20)]
         proxy.flow()
         eventually(lambda: kind_of(there).messages == 21)
         eventually(lambda: there.statistics().drops["queue_full"] == 17)
@@ -573,7 +573,7 @@ def test_calls_that_nest_without_end_end_with_an_error() -> None:
         with pytest.raises((RequestTimeout, RemoteError)):
             here.request(THERE, b"x", kind=KIND)
         there.on(OTHER, echo)
-        assert here.request(THERE, b"goes on", kind=OTHER, timeout=5) == b"goes on"
+        assert here.request(THERE, b"goes on", kind=OTHER, timeout=30) == b"goes on"
         eventually(lambda: here.statistics().requests_open == 0)
         eventually(lambda: there.statistics().requests_open == 0)
 

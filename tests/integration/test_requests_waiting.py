@@ -43,7 +43,7 @@ from unit.node.pairs import (
     nodes,
 )
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 
 # --- time -----------------------------------------------------------------------------------------
@@ -51,6 +51,8 @@ pytestmark = pytest.mark.timeout(30)
 
 def test_a_request_times_out_and_its_late_answer_is_dropped_and_counted() -> None:
     with slow_there() as (here, _, slow):
+        slow.let()
+        here.request(THERE, b"connects", kind=KIND)
         began = time.monotonic()
         with pytest.raises(RequestTimeout) as error:
             here.request(THERE, b"slow", kind=KIND, timeout=0.2)
@@ -110,7 +112,7 @@ def test_the_time_is_the_configured_one_unless_it_is_given() -> None:
             here.request(THERE, b"x", kind=KIND)
         assert 0.2 <= error.value.waited < SOON
         assert isinstance(here.request_async(THERE, b"x", kind=KIND).exception(), RequestTimeout)
-        patient = Running(lambda: here.request(THERE, b"x", kind=KIND, timeout=10))
+        patient = Running(lambda: here.request(THERE, b"x", kind=KIND, timeout=30))
         slow.asked.first(1)
         slow.let(3)
         assert patient.result() == b"x"
@@ -150,7 +152,7 @@ def test_a_peer_that_does_not_speak_costs_no_more_than_the_time_given(call: str)
 
 def test_a_request_behind_others_that_wait_keeps_to_its_own_time() -> None:
     with Host() as host, Node(HERE, peers={THERE: host.address}, config=NORMAL) as here:
-        patient = here.request_async(THERE, b"patient", kind=KIND, timeout=4)
+        patient = here.request_async(THERE, b"patient", kind=KIND, timeout=30)
         began = time.monotonic()
         hasty = here.request_async(THERE, b"hasty", kind=KIND, timeout=0.3)
         with pytest.raises((RequestTimeout, PeerUnreachable)):
@@ -196,6 +198,8 @@ def test_a_futures_error_is_raised_each_time_it_is_asked() -> None:
 
 def test_a_future_that_timed_out_stays_so_when_the_answer_comes() -> None:
     with slow_there() as (here, _, slow):
+        slow.let()
+        here.request(THERE, b"connects", kind=KIND)
         future = here.request_async(THERE, b"x", kind=KIND, timeout=0.1)
         with pytest.raises(RequestTimeout):
             future.result()
@@ -241,7 +245,7 @@ def test_cancelling_after_the_answer_changes_nothing() -> None:
 def test_cancelling_wakes_whoever_waits() -> None:
     with slow_there() as (here, _, slow):
         future = here.request_async(THERE, b"x", kind=KIND)
-        waiting = [Running(lambda: future.result(10)) for _ in range(3)]
+        waiting = [Running(lambda: future.result(30)) for _ in range(3)]
         slow.asked.first(1)
         asleep(waiting)
         began = time.monotonic()
@@ -253,11 +257,11 @@ def test_cancelling_wakes_whoever_waits() -> None:
 
 def test_one_who_stops_waiting_for_a_future_does_not_leave_the_others_asleep() -> None:
     # No sign of life comes between: it would wake the one who reads.
-    with slow_there(NodeConfig(heartbeat=30.0)) as (here, _, slow):
+    with slow_there(NodeConfig(heartbeat=30.0, request_timeout=30.0)) as (here, _, slow):
         slow.let()
         here.request(THERE, b"connects", kind=KIND)
         future = here.request_async(THERE, b"x", kind=KIND)
-        patient = Running(lambda: future.result(4))  # the first: the one that reads the channel
+        patient = Running(lambda: future.result(30))  # the first: the one that reads the channel
         slow.asked.first(2)
         asleep([patient])
         with pytest.raises(TimeoutError):

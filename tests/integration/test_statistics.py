@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
-import signal
 import threading
 import time
 from array import array
@@ -28,14 +26,16 @@ from unit.node.pairs import (
     all_results,
     eventually,
     fail,
+    go_on,
     kind_of,
     nodes,
     numbered,
     python_running,
+    stop,
     to,
 )
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 HEADER = 12
 
@@ -237,13 +237,13 @@ for _ in inbox:
             here.send(THERE, b"x", kind=KIND)
             here.flush()
             assert to(here).ring_used == 0
-            os.kill(stopped.pid, signal.SIGSTOP)
+            stop(stopped.pid)
             while here.try_send(THERE, bytes(10_000), kind=KIND):
                 pass
             info = to(here)
             assert info.ring_bytes == config.ring_bytes
             assert 100_000 < info.ring_used <= info.ring_bytes
-            os.kill(stopped.pid, signal.SIGCONT)
+            go_on(stopped.pid)
             here.flush(10)
             assert to(here).ring_used == 0
 
@@ -338,20 +338,20 @@ def test_the_time_in_handlers_and_their_calls_are_counted() -> None:
         slow_kind, batch_kind = kind_of(there), kind_of(there, OTHER)
         whole = there.statistics()
     assert (slow_kind.handled, slow_kind.calls, slow_kind.failed) == (5, 5, 0)
-    assert 0.15e9 <= slow_kind.handler_ns < 2e9
+    assert 0.15e9 <= slow_kind.handler_ns < 15e9
     assert (batch_kind.handled, batch_kind.calls) == (100, 1)
-    assert 0 < batch_kind.handler_ns < 0.15e9
+    assert 0 < batch_kind.handler_ns < slow_kind.handler_ns
     assert whole.slices >= 2
     assert whole.scheduler_threads >= 1
 
 
 def test_a_peer_tells_how_long_its_handler_has_been_running() -> None:
-    config = NodeConfig(heartbeat=0.1)
+    config = NodeConfig(heartbeat=0.3)
     with nodes(config) as (here, there), Gate() as gate:
         there.on(KIND, gate)
         here.send(THERE, b"x", kind=KIND)
         assert gate.entered.wait(5)
-        eventually(lambda: to(here).oldest_work > 0.3)
+        eventually(lambda: to(here).oldest_work > 0.5)
         gate.open()
         eventually(lambda: to(here).oldest_work == 0.0)
 
@@ -534,7 +534,7 @@ def test_looking_is_quick_while_a_handler_hangs() -> None:
         for _ in range(20):
             there.statistics()
             there.connections()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
 
 def test_looking_while_the_node_closes_neither_hangs_nor_raises() -> None:

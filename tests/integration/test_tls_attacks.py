@@ -42,6 +42,7 @@ MIB = 1 << 20
 def target(control: Control, files: list[str], timeout: float) -> None:
     """A node that answers requests; tells what it has counted and logged."""
     import logging
+    import os
     from pathlib import Path
 
     import antiphon
@@ -50,16 +51,19 @@ def target(control: Control, files: list[str], timeout: float) -> None:
     handler = logging.Handler()
     handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("antiphon.node").addHandler(handler)
-    config = antiphon.NodeConfig(connect_timeout=timeout, heartbeat=0.2)
+    config = antiphon.NodeConfig(connect_timeout=timeout, heartbeat=0.4)
     with antiphon.Node(1, config=config, tls=antiphon.TLS(*files)) as node:
         node.on(200, lambda source, data: data)
         control.tell("ready", address=node.address)
         while True:
             control.hear()
+            open_now = [os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()]
+            wakes = sum("eventfd" in one for one in open_now)
             control.tell(
                 "facts",
                 refused=node.statistics().refused_connections,
-                descriptors=len(list(Path("/proc/self/fd").iterdir())),
+                descriptors=len(open_now) - wakes,
+                wakes=wakes,
                 logged=logged,
             )
 
@@ -69,39 +73,60 @@ class Attacked(UnderAttack):
 
     def __init__(self, child: Child, client: Node) -> None:
         super().__init__(child, client)
-        self.ask()
+        for _ in range(5):
+            self.ask()
 
     def ask(self) -> None:
         question = os.urandom(16)
-        assert self._client.request(1, question, kind=KIND, timeout=2) == question
+        assert self._client.request(1, question, kind=KIND, timeout=10) == question
 
     def facts(self) -> dict[str, Any]:
         self.child.tell("facts")
-        return self.child.expect("facts", timeout=3)
+        return self.child.expect("facts")
 
     @contextlib.contextmanager
     def undisturbed(self, growth: int = 8 * MIB) -> Iterator[None]:
-        """Its client is answered, and in the end it holds as many descriptors as before."""
+        """Its client is answered, and in the end it holds as many descriptors as before.
+
+        But for its eventfds, which come when they are first needed, and stay: its own, and one for
+        each peer that has asked and been answered. Those are the client and perhaps a newcomer.
+        """
         held, memory = self.facts()["descriptors"], self.child.resident_bytes
         with self.meanwhile(self.ask, every=0.02):
             yield
-        eventually(lambda: self.facts()["descriptors"] <= held, 3, "nothing is held")
+        eventually(lambda: self.facts()["descriptors"] <= held, 10, "nothing is held")
+        assert self.facts()["wakes"] <= 3
         if not build_info()["sanitizers"]:
             assert self.child.resident_bytes - memory < growth
 
 
-@pytest.fixture
-def attacked(ours: Authority) -> Iterator[Attacked]:
+@contextlib.contextmanager
+def node_under_attack(ours: Authority, timeout: float) -> Iterator[Attacked]:
+    """``timeout``: how long it lets strangers take for their hand-shake."""
     tls = ours.node(1)
     files = [tls.certificate, tls.key, tls.authority]
     with (
-        Child(target, files=files, timeout=1.0) as child,
+        Child(target, files=files, timeout=timeout) as child,
         Node(2, tls=ours.node(2), config=QUICK) as client,
     ):
         yield Attacked(child, client)
 
 
-def test_garbage_in_a_record_of_tls_is_dropped_at_once(attacked: Attacked) -> None:
+@pytest.fixture
+def attacked(ours: Authority) -> Iterator[Attacked]:
+    """It gives up strangers soon, for tests of just that."""
+    with node_under_attack(ours, 1.0) as made:
+        yield made
+
+
+@pytest.fixture
+def patient(ours: Authority) -> Iterator[Attacked]:
+    """Whoever is dropped by this one within ten seconds was not merely too slow."""
+    with node_under_attack(ours, 20.0) as made:
+        yield made
+
+
+def test_garbage_in_a_record_of_tls_is_dropped_at_once(patient: Attacked) -> None:
     whole = client_hello()
     noises = [
         b"\x16\x03\x01\x03\xe8\x63" + os.urandom(999),
@@ -115,14 +140,14 @@ def test_garbage_in_a_record_of_tls_is_dropped_at_once(attacked: Attacked) -> No
         b"\x16\x03\x00" + whole[3:],
         b"GET / HTTP/1.1\r\n\r\n",
     ]
-    before = attacked.facts()["refused"]
-    with attacked.undisturbed():
+    before = patient.facts()["refused"]
+    with patient.undisturbed():
         for noise in noises:
             for _ in range(3):
-                with attacked.dial() as stranger:
+                with patient.dial() as stranger:
                     stranger.say(noise)
-                    assert stranger.dropped_within(0.8), noise[:20]
-    assert attacked.facts()["refused"] >= before + 3 * len(noises)
+                    assert stranger.dropped_within(10), noise[:20]
+    assert patient.facts()["refused"] >= before + 3 * len(noises)
 
 
 def test_random_bytes_after_the_first_three_do_no_harm(
@@ -145,21 +170,20 @@ def test_parts_of_a_client_hello_and_silence_are_given_up_after_the_connect_time
         for half, part in zip(halves, parts, strict=True):
             half.say(part)
         for half in halves:
-            assert half.dropped_within(3)
-            assert 0.8 < time.monotonic() - began < 2.0
+            assert half.dropped_within(10)
+            assert time.monotonic() - began > 0.8
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
 def test_waiting_for_the_rest_of_a_client_hello_costs_nothing(
-    attacked: Attacked, count: int
+    patient: Attacked, count: int
 ) -> None:
     """Bytes that are left in the socket are no reason to spin."""
-    with attacked.dial() as stranger:
+    with patient.dial() as stranger:
         stranger.say(client_hello()[:count])
         assert not stranger.dropped_within(0.1)
-        spent = attacked.processor_seconds
-        assert not stranger.dropped_within(0.4)
-        assert attacked.processor_seconds - spent < 0.1
+        assert patient.rests(0.4, most=0.1)
+        assert not stranger.dropped_within(0.1)
 
 
 def test_a_client_hello_of_a_byte_at_a_time_is_given_up_after_the_connect_timeout(
@@ -171,14 +195,16 @@ def test_a_client_hello_of_a_byte_at_a_time_is_given_up_after_the_connect_timeou
             stranger.say(bytes([byte]))
             if stranger.dropped_within(0.05):
                 break
-        assert 0.8 < time.monotonic() - began < 2.0
+        else:
+            raise AssertionError("it was never given up")
+        assert time.monotonic() - began > 0.8
 
 
 def test_a_client_hello_that_was_never_finished_is_counted_and_logged(attacked: Attacked) -> None:
     before = attacked.facts()["refused"]
     with attacked.dial() as stranger:
         stranger.say(client_hello()[:-1])
-        assert stranger.dropped_within(3)
+        assert stranger.dropped_within(10)
     facts = attacked.facts()
     assert facts["refused"] == before + 1
     assert any("no complete hand-shake in time" in text for text in facts["logged"])
@@ -188,8 +214,8 @@ def test_silence_after_the_answer_to_a_client_hello_is_given_up(attacked: Attack
     with attacked.dial() as stranger, attacked.undisturbed():
         stranger.say(client_hello())
         began = time.monotonic()
-        assert stranger.dropped_within(3)
-        assert 0.8 < time.monotonic() - began < 2.0
+        assert stranger.dropped_within(10)
+        assert time.monotonic() - began > 0.8
 
 
 @pytest.mark.parametrize("stage", ["hello", "confirm", "data"])
@@ -209,32 +235,30 @@ def test_half_a_record_holds_nobody_up(attacked: Attacked, ours: Authority, stag
             words = frame(KIND, bytes(1000))
         sealed = client.seal(words)
         stranger.say(sealed[: len(sealed) // 2])
-        time.sleep(0.1)
-        spent = attacked.processor_seconds
+        # There is nothing to do but to wait for the rest, and to answer the client.
+        assert attacked.rests(0.3, most=0.15)
         for _ in range(20):
             attacked.ask()
-        time.sleep(0.4)  # in which there is nothing to do but to wait for the rest
-        assert attacked.processor_seconds - spent < 0.2
-        assert stranger.dropped_within(3)
+        assert stranger.dropped_within(10)
 
 
-def test_a_recorded_conversation_cannot_be_played_back(attacked: Attacked, ours: Authority) -> None:
-    with tapped(attacked.address) as tap:
+def test_a_recorded_conversation_cannot_be_played_back(patient: Attacked, ours: Authority) -> None:
+    with tapped(patient.address) as tap:
         with Node(3, listen=None, tls=ours.node(3), peers={1: tap.address}) as node:
             assert node.request(1, b"record this", kind=KIND) == b"record this"
         chunks = tap.forward.items
     first = next(chunk for chunk in chunks if chunk[:2] == b"\x16\x03")
-    before = attacked.facts()["refused"]
-    with attacked.undisturbed():
+    before = patient.facts()["refused"]
+    with patient.undisturbed():
         for words in ([first], chunks):
             for _ in range(5):
-                with attacked.dial() as stranger:
+                with patient.dial() as stranger:
                     for word in words:
                         stranger.say(word)
                     if words is chunks:
-                        assert stranger.dropped_within(0.8)
+                        assert stranger.dropped_within(10)
     # Keys are fresh: nothing that was recorded fits, and nobody became node 3.
-    assert attacked.facts()["refused"] >= before + 5
+    assert patient.facts()["refused"] >= before + 5
 
 
 def test_hundreds_of_half_open_connections_hold_nobody_up(
@@ -253,9 +277,9 @@ def test_hundreds_of_half_open_connections_hold_nobody_up(
             for _ in range(wanted):
                 with contextlib.suppress(ConnectionError):  # no room: it is closed at once
                     stack.enter_context(attacked.dial()).socket.sendall(half)
-            patient = NodeConfig(connect_timeout=5.0)
+            insists = NodeConfig(connect_timeout=20.0)
             with Node(
-                3, listen=None, tls=ours.node(3), config=patient, peers={1: attacked.address}
+                3, listen=None, tls=ours.node(3), config=insists, peers={1: attacked.address}
             ) as newcomer:
                 assert newcomer.request(1, b"let me in", kind=KIND) == b"let me in"
     finally:
@@ -289,12 +313,12 @@ def test_who_listens_on_the_line_learns_nothing_with_certificates(
 
 
 def test_a_byte_changed_on_the_line_ends_the_connection_and_is_not_delivered(
-    attacked: Attacked, ours: Authority
+    patient: Attacked, ours: Authority
 ) -> None:
-    with attacked.dial() as stranger, attacked.undisturbed():
+    with patient.dial() as stranger, patient.undisturbed():
         client = TlsClient(stranger.socket, client_context(ours.node(7)))
         client.shake_hands()
         sealed = bytearray(client.seal(frame(strangers.HELLO, hello(7))))
         sealed[-20] ^= 1
         stranger.say(bytes(sealed))
-        assert stranger.dropped_within(0.8)
+        assert stranger.dropped_within(10)

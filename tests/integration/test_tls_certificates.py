@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import TLS, AntiphonError, AuthenticationFailed, ConfigError, Node
+from antiphon import TLS, AntiphonError, AuthenticationFailed, ConfigError, Node, NodeConfig
 from antiphon.testing import Stranger, eventually, strangers
 from antiphon.testing.strangers import frame, hello
 from integration.tls_tools import (
@@ -119,12 +119,13 @@ def guarded(ours: Authority, caplog: pytest.LogCaptureFixture) -> Iterator[Node]
 
 
 def refused_by(node: Node, tls: TLS | None, **options: Any) -> AntiphonError:
-    """What a node with these certificates gets when it sends to ``node``, and how soon."""
+    """What a node with these certificates gets when it sends to ``node``, before it gives up."""
+    patient = NodeConfig(connect_timeout=30.0)
     began = time.monotonic()
-    with Node(2, tls=tls, config=QUICK, peers={node.id: node.address}, **options) as stranger:
+    with Node(2, tls=tls, config=patient, peers={node.id: node.address}, **options) as stranger:
         with pytest.raises(AntiphonError) as failed:
             stranger.send(node.id, b"let me in", kind=KIND)
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < 15
         assert not any(c.sending or c.receiving for c in stranger.connections())
     return failed.value
 
@@ -158,7 +159,7 @@ def test_a_client_is_refused_for_its_certificate(
     error = refused_by(guarded, tls)
     assert isinstance(error, AuthenticationFailed)
     eventually(lambda: guarded.statistics().refused_connections == before + 1, 2, "counted once")
-    (text,) = eventually(lambda: refusals(caplog), 2, "it is logged")
+    (text,) = eventually(lambda: refusals(caplog), 10, "it is logged")
     assert "127.0.0.1" in text or "tcp://" in text
     assert "certificate" in text
     assert reason in text
@@ -191,7 +192,7 @@ def test_a_refusal_for_a_certificate_is_never_lost_on_the_way(
     before = guarded.statistics().refused_connections
     for _ in range(20):
         assert isinstance(refused_by(guarded, tls), AuthenticationFailed)
-    eventually(lambda: guarded.statistics().refused_connections == before + 20, 2, "counted")
+    eventually(lambda: guarded.statistics().refused_connections == before + 20, 10, "counted")
 
 
 @pytest.mark.parametrize("secret", [None, "a secret is no certificate"])
@@ -202,7 +203,7 @@ def test_a_plain_client_at_a_node_with_certificates_is_told(
     assert isinstance(error, AuthenticationFailed)
     assert "TLS" in str(error)
     assert guarded.statistics().refused_connections == 1
-    (text,) = eventually(lambda: refusals(caplog), 2, "it is logged")
+    (text,) = eventually(lambda: refusals(caplog), 10, "it is logged")
     assert "TLS" in text
 
 
@@ -216,7 +217,7 @@ def test_a_client_with_certificates_at_a_plain_node_is_told(
         assert isinstance(error, AuthenticationFailed)
         assert "TLS" in str(error)
         assert plain.statistics().refused_connections == 1
-        (text,) = eventually(lambda: refusals(caplog), 5, "it is logged")
+        (text,) = eventually(lambda: refusals(caplog), 10, "it is logged")
         assert "it speaks TLS" in text
         with Node(3, peers={1: plain.address}) as friend:
             friend.send(1, b"unharmed", kind=KIND)
@@ -232,9 +233,9 @@ def test_tls_of_an_older_version_is_refused(
     with Stranger.dial(guarded.address) as stranger:
         with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
             TlsClient(stranger.socket, context).shake_hands()
-        assert stranger.dropped_within(1)
-    eventually(lambda: guarded.statistics().refused_connections == 1, 2, "counted")
-    (text,) = eventually(lambda: refusals(caplog), 2, "it is logged")
+        assert stranger.dropped_within(10)
+    eventually(lambda: guarded.statistics().refused_connections == 1, 10, "counted")
+    (text,) = eventually(lambda: refusals(caplog), 10, "it is logged")
     assert "unsupported protocol" in text
 
 
@@ -247,8 +248,8 @@ def test_a_client_without_a_certificate_gets_nowhere(
         stranger.say(client.seal(frame(strangers.HELLO, hello(2))))
         with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
             client.read()
-    eventually(lambda: guarded.statistics().refused_connections == 1, 2, "counted")
-    (text,) = eventually(lambda: refusals(caplog), 2, "it is logged")
+    eventually(lambda: guarded.statistics().refused_connections == 1, 10, "counted")
+    (text,) = eventually(lambda: refusals(caplog), 10, "it is logged")
     assert "certificate" in text
 
 
@@ -259,7 +260,7 @@ def test_refusals_are_counted_all_and_logged_few(
     for _ in range(200):
         with Stranger.dial(guarded.address) as stranger:
             stranger.say(b"\x16\x03\x01\x00\x05hello")
-            assert stranger.dropped_within(1)
+            assert stranger.dropped_within(10)
     ticks = 2 + (time.monotonic() - began) / BEAT
     assert guarded.statistics().refused_connections == 200
     assert 1 <= len(refusals(caplog)) <= 10 * ticks

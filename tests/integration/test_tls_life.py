@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import Node
+from antiphon import Node, NodeConfig
 from antiphon.testing import Child, Collected, Control, Proxy, Stranger
-from integration.tls_tools import BEAT, KIND, QUICK, TLS_TESTS, Authority, client_hello
+from integration.tls_tools import KIND, QUICK, TLS_TESTS, Authority, client_hello
 
 pytestmark = TLS_TESTS
 
@@ -36,7 +36,7 @@ def test_a_lost_connection_is_made_again(proxied: tuple[Node, Proxy, Collected[s
     for round_, reset in enumerate((True, False, True), start=1):
         assert client.request(1, b"%d" % round_, kind=KIND) == b"%d" % round_
         proxy.cut(reset)
-        lost.first(round_, timeout=2)
+        lost.first(round_)
     assert client.request(1, b"again", kind=KIND) == b"again"
     (connection,) = client.connections()
     assert connection.reconnects == 3
@@ -48,7 +48,7 @@ def test_a_line_that_swallows_everything_is_found_dead_and_mended(
     client, proxy, lost = proxied
     assert client.request(1, b"there", kind=KIND) == b"there"
     proxy.swallow()
-    assert "no sign of life" in lost.first(1, timeout=15 * BEAT)[0]
+    assert "no sign of life" in lost.first(1, timeout=15)[0]
     proxy.flow()
     proxy.cut()
     assert client.request(1, b"again", kind=KIND) == b"again"
@@ -79,7 +79,7 @@ def test_a_peer_that_is_killed_in_the_middle_is_lost_at_once_and_may_come_back(
             with Child(flooding, files=files, address=one.address) as child:
                 got.first(len(got) + 100)
                 child.kill()
-                assert lost.first(round_, timeout=1)[-1] == 5
+                assert lost.first(round_)[-1] == 5
             assert all(data == data[:4] * 5000 for data in got.items)
 
 
@@ -138,10 +138,10 @@ def test_closing_delivers_what_was_sent_and_is_quick(ours: Authority) -> None:
                 for number in range(100):
                     two.send(1, b"%d" % number * 2000, kind=KIND)
                 began = time.monotonic()
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
             for number in range(100):
                 assert inbox.receive(5) == (2, b"%d" % number * 2000)
-            assert "closed" in lost.first(round_, timeout=1)[-1]
+            assert "closed" in lost.first(round_)[-1]
 
 
 def test_closing_in_the_middle_of_a_hand_shake_is_quick_and_leaves_no_descriptor(
@@ -150,11 +150,11 @@ def test_closing_in_the_middle_of_a_hand_shake_is_quick_and_leaves_no_descriptor
     held = []
     for _ in range(4):
         with contextlib.ExitStack() as stack:
-            with Node(1, tls=ours.node(1)) as one:
+            with Node(1, tls=ours.node(1), config=NodeConfig(connect_timeout=30)) as one:
                 for words in (client_hello(), client_hello()[:50], b"\x16", b""):
                     stranger = stack.enter_context(Stranger.dial(one.address))
                     stranger.say(words)
                 began = time.monotonic()
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
         held.append(len(list(Path("/proc/self/fd").iterdir())))
     assert held[-1] <= held[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import TLS, AuthenticationFailed, Node, NodeConfig
+from antiphon import TLS, AuthenticationFailed, Node
 from antiphon.testing import Collected, eventually
 from integration.tls_tools import BEAT, KIND, QUICK, TLS_TESTS, Authority
 
@@ -51,9 +51,7 @@ def test_new_files_are_used_for_new_connections_and_old_connections_stay(
         knows_new = old.node(2, trusts=new)
         assert not connects(one.address, knows_new)
         replace(served, new.node(1))
-        began = time.monotonic()
-        eventually(lambda: connects(one.address, knows_new), 5, "the new certificate is shown")
-        assert time.monotonic() - began < 2 * BEAT + 1.0  # the attempts take a moment
+        eventually(lambda: connects(one.address, knows_new), 15, "the new certificate is shown")
         assert not connects(one.address, old.node(2))
         assert standing.request(1, b"still there", kind=KIND) == b"still there"
         assert not lost.items
@@ -74,7 +72,7 @@ def test_the_files_of_a_node_that_dials_are_looked_at_too(tmp_path: Path) -> Non
                     return two.request(1, b"now", kind=KIND) == b"now"
                 return False
 
-            eventually(connected, 3, "the new certificate is used")
+            eventually(connected, 15, "the new certificate is used")
 
 
 @pytest.mark.parametrize("how", ["garbage", "missing", "another key"])
@@ -91,8 +89,7 @@ def test_a_broken_replacement_is_logged_and_the_old_one_stays(
     served = ours.node(1)
     good = Path(served.key).read_bytes()
     client = ours.node(2)
-    beat = 0.05
-    with Node(1, tls=served, config=NodeConfig(heartbeat=beat)) as one:
+    with Node(1, tls=served, config=QUICK) as one:
         one.on(KIND, lambda source, data: data)
         assert connects(one.address, client)
         if how == "missing":
@@ -100,14 +97,14 @@ def test_a_broken_replacement_is_logged_and_the_old_one_stays(
         else:
             _, other = ours.issue("other", "antiphon:node:1")
             Path(served.key).write_bytes(b"no key" if how == "garbage" else other.read_bytes())
-        eventually(complaints, 2, "it is logged")
+        eventually(complaints, 10, "it is logged")
         assert served.key in complaints()[0]
         assert connects(one.address, client)
         # Once, and not with every beat for as long as nobody looks.
-        time.sleep(8 * beat)
+        time.sleep(5 * BEAT)
         assert len(complaints()) <= 2
         Path(served.key).write_bytes(good)
         seen = len(complaints())
-        time.sleep(3 * beat)
+        time.sleep(3 * BEAT)
         assert len(complaints()) <= seen + 1
         assert connects(one.address, client)

