@@ -92,6 +92,10 @@ struct Attempt {
     std::uint32_t window = 0;  // no_credit: what the flow's window was
 };
 
+// When what is in the ring is written: with much else that is about to be sent; by the sender itself if
+// it has sent nothing for a moment; by the sender itself.
+enum class Haste : std::uint8_t { gather, usual, at_once };
+
 // Asked every 100 ms by a thread that waits; true ends the wait as `interrupted`.
 using Interrupted = std::function<bool()>;
 
@@ -258,10 +262,11 @@ class Node {
     // send.cpp
     template <typename Fill>
     Attempt put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size_t payload,
-                std::uint32_t messages, Fill&& fill, bool urgent = false);
+                std::uint32_t messages, Fill&& fill, Haste haste = Haste::usual);
     template <typename Fill>
-    Attempt put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill, bool urgent = false);
-    void signal_data(Peer& peer, bool urgent = false);
+    Attempt put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill,
+                          Haste haste = Haste::usual);
+    void signal_data(Peer& peer, Haste haste);
     bool write_inline(Peer& peer);
     bool sends_allowed() const;
     Outcome lost(Peer& peer);

@@ -8,7 +8,7 @@
 namespace antiphon {
 
 template <typename Fill>
-Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill, bool urgent) {
+Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill, Haste haste) {
     Ring& ring = *peer.ring.load(std::memory_order_acquire);
     const std::size_t total = kHeaderBytes + header.length;
     std::uint64_t position;
@@ -32,7 +32,7 @@ Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fi
     ring.wait_turn(position);
     if (current && header.kind >= kFirstUserKind) fill.count();
     ring.publish(position + total);
-    signal_data(peer, urgent);
+    signal_data(peer, haste);
     return {current ? Attempt::Status::sent : Attempt::Status::again, nullptr, 0, session};
 }
 
@@ -58,7 +58,7 @@ struct Fill {
 
 template <typename Copy>
 Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size_t payload,
-                  std::uint32_t messages, Copy&& copy, bool urgent) {
+                  std::uint32_t messages, Copy&& copy, Haste haste) {
     if (!sends_allowed()) return {Attempt::Status::closed};
     const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
     if (session == 0 || peer.held.load(std::memory_order_seq_cst)) return {Attempt::Status::not_connected};
@@ -80,7 +80,7 @@ Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size
     const Header header{static_cast<std::uint32_t>(payload), kind, flags,
                         flow->id.load(std::memory_order_relaxed)};
     Attempt attempt = put_uncharged(peer, header, session,
-                                    Fill<Copy&>{flow, messages, total, copy}, urgent);
+                                    Fill<Copy&>{flow, messages, total, copy}, haste);
     if (attempt.status != Attempt::Status::sent) flow->in_flight.subtract(session, charge);
     return attempt;
 }

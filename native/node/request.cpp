@@ -12,9 +12,9 @@ namespace {
 
 using Status = Attempt::Status;
 
-// With more under way than this, requests are gathered like other messages instead of being written
-// one by one.
-constexpr std::uint64_t kFew = 2;
+// Up to so many under way, requests are written one by one. With many, an event loop makes them: it has
+// more to send before it looks for an answer.
+constexpr std::uint64_t kFew = 2, kMany = 64;
 constexpr Nanos kInterruptEvery = 100 * kMillisecond;
 constexpr Nanos kCallersFirst = 100 * kMillisecond;
 constexpr Nanos kSilent = kMillisecond;
@@ -27,13 +27,14 @@ bool silent(const Peer& peer) { return now_ns() - peer.used.load(std::memory_ord
 
 Attempt Node::try_request(Pending& pending, Message message) {
     pending.sent.store(true, std::memory_order_seq_cst);
+    const std::uint64_t open = requests_.open();
     const Attempt attempt = put(pending.peer, pending.kind, kRequest, kRequestPrefix + message.size, 1,
                                 [&](Ring& ring, std::uint64_t position) {
                                     ring.write(position, &pending.id, kRequestPrefix);
                                     if (message.size == 0) return;
                                     ring.write(position + kRequestPrefix, message.data, message.size);
                                 },
-                                requests_.open() <= kFew);
+                                open <= kFew ? Haste::at_once : open > kMany ? Haste::gather : Haste::usual);
     if (attempt.status != Status::sent) pending.sent.store(false, std::memory_order_seq_cst);
     return attempt;
 }
@@ -132,7 +133,7 @@ Attempt Node::try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, 
         void count() const {}
     };
     const Attempt attempt = put_uncharged(peer, {static_cast<std::uint32_t>(payload), kind, kResponse, 0}, out,
-                                          Filled{copy}, urgent);
+                                          Filled{copy}, urgent ? Haste::at_once : Haste::usual);
     if (attempt.status == Status::sent) {
         answers_.fetch_add(1, std::memory_order_relaxed);
         asker_.store(&peer, std::memory_order_seq_cst);

@@ -104,12 +104,12 @@ Attempt Node::try_packed(Peer& peer, std::uint16_t kind, const Message* messages
     return attempt;
 }
 
-void Node::signal_data(Peer& peer, bool urgent) {
+void Node::signal_data(Peer& peer, Haste haste) {
     if (peer.unused.load(std::memory_order_relaxed)) peer.unused.store(false, std::memory_order_relaxed);
-    if (urgent && write_inline(peer)) return;
+    if (haste == Haste::at_once && write_inline(peer)) return;
     if (peer.write_armed.load(std::memory_order_seq_cst)) return;
     // Of the node, not of the peer: whoever sends to many in turn is busy, however rarely each is met.
-    const bool quiet = now_ns() - last_signal_.load(std::memory_order_relaxed) > kQuiet;
+    const bool quiet = haste != Haste::gather && now_ns() - last_signal_.load(std::memory_order_relaxed) > kQuiet;
     const bool done = quiet && write_inline(peer);
     const Nanos now = now_ns();
     last_signal_.store(now, std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import struct
 import time
@@ -568,8 +569,16 @@ def test_calls_that_nest_without_end_end_with_an_error() -> None:
     """An ordered handler that asks for itself waits for itself: the time given ends that."""
     config = NodeConfig(request_timeout=0.3)
     with nodes(config) as (here, there):
-        there.on(KIND, lambda source, data: there.request(HERE, data, kind=KIND))
-        here.on(KIND, lambda source, data: here.request(THERE, data, kind=KIND))
+        calls = itertools.count()
+
+        def nest(node: Node, other: int) -> bytes:
+            # What was given up still waits in a queue, and would ask again when its turn comes.
+            if next(calls) > 10:
+                raise ValueError("enough")
+            return node.request(other, b"x", kind=KIND)
+
+        there.on(KIND, lambda source, data: nest(there, HERE))
+        here.on(KIND, lambda source, data: nest(here, THERE))
         with pytest.raises((RequestTimeout, RemoteError)):
             here.request(THERE, b"x", kind=KIND)
         there.on(OTHER, echo)

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from antiphon._core import RequestCore
@@ -102,19 +102,18 @@ class RequestFuture(Future[T]):
             if waiting[0] is mine:  # the core tells the first one, which tells the others
                 self._door = door = door_of(loop)
                 door.calls[core.id] = self._wake
+                door.remind(core.id, self._deadline)
                 core.tell(door.core)
-            timer = loop.call_later(max(0.0, self._deadline - time.monotonic()), _wake, came)
             try:
                 yield from came
             except BaseException:
                 core.cancel()
                 raise
             finally:
-                timer.cancel()
                 waiting.remove(mine)
                 if not waiting and self._door is not None:
                     core.tell(None)
-                    self._door.calls.pop(core.id, None)
+                    self._door.forget(core.id)
             if not core.done:
                 self._time_out()
         return self._take()
@@ -207,16 +206,48 @@ class Job(Future[T]):
         else:
             inner.cancel()
 
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still waits for it, or may."""
+        return not self._cancelled and not self._done.is_set()
+
+    @staticmethod
+    def settle_all(settled: Iterable[tuple[Job[Any], Any]]) -> None:
+        """Gives each its value, the rest of which a future may tell, or its error.
+
+        Every event loop is woken once for all of its own.
+        """
+        told: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for job, value in settled:
+            if isinstance(value, Future):
+                with job._lock:
+                    if job.wanted:
+                        job._inner = value
+                if job._inner is not value:
+                    value.cancel()
+            ended = value if isinstance(value, BaseException) else (value,)
+            for loop, came in job._finish(None if job._inner is value is not None else ended):
+                told.setdefault(loop, []).append(came)
+        for loop, came_all in told.items():
+            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits there
+                loop.call_soon_threadsafe(_wake_all, came_all)
+
     def _end(self, outcome: tuple[T] | BaseException | None) -> None:
+        for loop, came in self._finish(outcome):
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake, came)
+
+    def _finish(
+        self, outcome: tuple[T] | BaseException | None
+    ) -> list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]:
+        """Those who wait for it, and are to be woken."""
         with self._lock:
             if self._done.is_set():
-                return
+                return []
             self._outcome = outcome
             self._done.set()
             waiting, self._waiting = self._waiting, []
-        for loop, came in waiting:
-            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits there
-                loop.call_soon_threadsafe(_wake, came)
+        return waiting
 
     # --- whoever waits for it ------------------------------------------------------------------
 
@@ -316,6 +347,11 @@ class Job(Future[T]):
 
 def _nothing() -> None:
     pass
+
+
+def _wake_all(came_all: list[asyncio.Future[None]]) -> None:
+    for came in came_all:
+        _wake(came)
 
 
 def _wake(came: asyncio.Future[None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from antiphon.errors import Closed, QueueFull
@@ -20,6 +21,17 @@ __all__ = ["Later"]
 _MOST_THREADS = 8
 _MOST_JOBS = 65536
 _IDLE = 5.0
+_PER_SWEEP = 512
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Work that may wait; and how to try it without waiting, and what its future is told then."""
+
+    job: Job[Any]
+    work: Callable[[], Any]
+    attempt: Callable[[], bool] | None = None
+    value: Any = None
 
 
 class Later:
@@ -27,7 +39,7 @@ class Later:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._queues: dict[int, deque[tuple[Job[Any], Callable[[], Any]]]] = {}
+        self._queues: dict[int, deque[_Entry]] = {}
         self._ready: deque[int] = deque()
         self._jobs = self._threads = self._idle = 0
         self._closed = False
@@ -36,8 +48,19 @@ class Later:
         """Whether something waits for this peer: what comes now must queue behind it."""
         return peer in self._queues
 
-    def add(self, peer: int, work: Callable[[], Any], kind: int | None = None) -> Job[Any]:
-        """The work's future. Raises `QueueFull` when too much waits already."""
+    def add(
+        self,
+        peer: int,
+        work: Callable[[], Any],
+        kind: int | None = None,
+        attempt: Callable[[], bool] | None = None,
+        value: Any = None,
+    ) -> Job[Any]:
+        """The work's future. Raises `QueueFull` when too much waits already.
+
+        ``attempt`` does the same work if it need not wait, and says whether it did: then the
+        future's value is ``value``. What queued up behind a call that waited goes so, all at once.
+        """
         job: Job[Any] = Job(peer if peer > 0 else None, kind)
         with self._condition:
             if self._closed:
@@ -53,7 +76,7 @@ class Later:
             if queue is None:
                 queue = self._queues[peer] = deque()
                 self._ready.append(peer)
-            queue.append((job, work))
+            queue.append(_Entry(job, work, attempt, value))
             # One that was woken and does not run yet still counts as idle.
             if self._idle >= len(self._ready):
                 self._condition.notify()
@@ -61,7 +84,7 @@ class Later:
                 self._start(peer, queue)
         return job
 
-    def _start(self, peer: int, queue: deque[tuple[Job[Any], Callable[[], Any]]]) -> None:
+    def _start(self, peer: int, queue: deque[_Entry]) -> None:
         """One more thread; where there can be none, what was just queued is taken back."""
         self._threads += 1
         try:
@@ -83,7 +106,7 @@ class Later:
         """What waits ends with `Closed`. What is being done ends by itself: the node is closed."""
         with self._condition:
             self._closed = True
-            left = [job for queue in self._queues.values() for job, _ in queue]
+            left = [entry.job for queue in self._queues.values() for entry in queue]
             self._queues.clear()
             self._ready.clear()
             self._jobs = 0
@@ -102,18 +125,40 @@ class Later:
                         self._threads -= 1
                         return
                 peer = self._ready.popleft()
-                job, work = self._queues[peer].popleft()
-            job.run(work)
-            del job, work  # the caller may be the only one who holds them
+                entry = self._queues[peer].popleft()
+            entry.job.run(entry.work)
+            del entry  # the caller may be the only one who holds it
             with self._condition:
                 if self._closed:
                     self._threads -= 1
                     return
                 self._jobs -= 1
+                settled = self._sweep(self._queues[peer])
                 if self._queues[peer]:
                     self._ready.append(peer)
                 else:
                     del self._queues[peer]
+            Job.settle_all(settled)
+            del settled
+
+    def _sweep(self, queue: deque[_Entry]) -> list[tuple[Job[Any], Any]]:
+        """Takes out what goes without waiting, from the front; with the lock."""
+        settled: list[tuple[Job[Any], Any]] = []
+        while queue and len(settled) < _PER_SWEEP:
+            entry = queue[0]
+            value = entry.value
+            if entry.job.wanted:
+                if entry.attempt is None:
+                    break
+                try:
+                    if not entry.attempt():
+                        break
+                except BaseException as error:
+                    value = error
+                settled.append((entry.job, value))
+            queue.popleft()
+            self._jobs -= 1
+        return settled
 
 
 def _raise_closed() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import weakref
 from collections.abc import Callable
 
@@ -26,18 +27,61 @@ class Door:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.core = DoorCore()
         self.calls: dict[int, Callable[[], None]] = {}
+        self._loop = weakref.ref(loop)
+        self._deadlines: dict[int, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         loop.add_reader(self.core.fileno(), self._ready)
 
+    def remind(self, number: int, deadline: float) -> None:
+        """Calls ``number`` at the deadline too, unless it was forgotten. On the loop's thread.
+
+        One timer for all of them: most are answered long before, and a timer for each would cost
+        as much as the rest of its request.
+        """
+        self._deadlines[number] = deadline
+        timer = self._timer
+        if timer is None or self._due > deadline:
+            self._set_timer(deadline)
+
+    def forget(self, number: int) -> None:
+        """Calls it no more. On the loop's thread, or when the loop is closed."""
+        self.calls.pop(number, None)
+        self._deadlines.pop(number, None)
+        if self._timer is not None and not self._deadlines:
+            self._timer.cancel()
+            self._timer = None  # which knows the loop, and would keep it
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = self._loop()
+        if loop is not None:
+            self._due = deadline
+            self._timer = loop.call_later(max(0.0, deadline - time.monotonic()), self._remind)
+
+    def _remind(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        late = [number for number, deadline in self._deadlines.items() if deadline <= now]
+        for number in late:
+            del self._deadlines[number]
+            self._call(number)
+        if self._deadlines:
+            self._set_timer(min(self._deadlines.values()))
+
     def _ready(self) -> None:
-        calls = self.calls
         for number in self.core.take():
-            call = calls.get(number)
-            if call is None:
-                continue
-            try:
-                call()
-            except Exception:  # the others that came are not to suffer
-                log.exception("what an event loop was told could not be handled")
+            self._call(number)
+
+    def _call(self, number: int) -> None:
+        call = self.calls.get(number)
+        if call is None:
+            return
+        try:
+            call()
+        except Exception:  # the others that came are not to suffer
+            log.exception("what an event loop was told could not be handled")
 
 
 _doors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Door] = weakref.WeakKeyDictionary()
@@ -61,7 +105,7 @@ def close_door(loop: asyncio.AbstractEventLoop, number: int, leave: Callable[[],
     except RuntimeError:
         door = _doors.get(loop)
         if door is not None:
-            door.calls.pop(number, None)
+            door.forget(number)
 
 
 def refuse_to_block(call: str, twin: str) -> None:

@@ -675,7 +675,9 @@ class Node(NodeCore):
             core.send(data, True, max(0.0, deadline - time.monotonic()))
             return answer
 
-        job = self._later.add(target, ask, number)
+        job = self._later.add(
+            target, ask, number, attempt=lambda: core.send(data, False, 0.0), value=answer
+        )
         job.limit(deadline, core.cancel)
         return job
 
@@ -698,8 +700,16 @@ class Node(NodeCore):
             except MessageTooLarge:
                 if len(memoryview(data).cast("B")) > self.config.max_message_bytes:
                     raise
-        work = functools.partial(self.send, target, bytes(data), kind=number)
-        return self._later.add(target, work, number)
+        data = bytes(data)  # as it is now
+        work = functools.partial(self.send, target, data, kind=number)
+
+        def attempt() -> bool:
+            try:
+                return self.try_send(target, data, kind=number)
+            except MessageTooLarge:
+                return False  # it goes in fragments, which have to wait
+
+        return self._later.add(target, work, number, attempt=attempt)
 
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. What `send_async` has not sent yet is not waited for."""
