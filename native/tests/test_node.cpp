@@ -609,7 +609,7 @@ TEST("removing a peer wakes whoever waits for its connection, or finds it again"
         CHECK(a->remove_peer(2));
         if (again) a->add_peer(2, b->address());
         sender.join();
-        CHECK(now_ns() - began < check::patience(2 * kSecond));
+        CHECK(now_ns() - began < check::patience(15 * kSecond));
     }
     close(silent);
     unlink(address.c_str() + 7);
@@ -638,7 +638,7 @@ TEST("sessions that come and go from both ends under load leave a connection tha
                     const Nanos began = now_ns();
                     const Outcome outcome = send(from, to, kKind, stamped(t, i, size));
                     if (!outcome.ok()) CHECK_SAYS(is_loss(outcome), explain(outcome));
-                    CHECK_SAYS(now_ns() - began < check::patience(3 * kSecond), explain(outcome));
+                    CHECK_SAYS(now_ns() - began < check::patience(15 * kSecond), explain(outcome));
                 }
             });
         }
@@ -737,8 +737,8 @@ TEST("a sender that closes delivers what it has accepted") {
             }
             CHECK(check::soon([&] { return ledger.total() > 500; }));
             const Nanos began = now_ns();
-            CHECK(a->close(check::patience(10 * kSecond)));
-            CHECK(now_ns() - began < check::patience(5 * kSecond));
+            CHECK(a->close(check::patience(30 * kSecond)));
+            CHECK(now_ns() - began < check::patience(15 * kSecond));
             join(threads);
             CHECK(check::soon([&] { return ledger.total() >= sent.load(); }, 5 * kSecond));
             CHECK_EQUAL(ledger.total(), sent.load());
@@ -768,7 +768,7 @@ TEST("nodes that close at once while they flood each other are both gone soon") 
             std::thread other([&] { CHECK(b->close(check::patience(2 * kSecond))); });
             CHECK(a->close(check::patience(2 * kSecond)));
             other.join();
-            CHECK(now_ns() - began < check::patience(4 * kSecond));
+            CHECK(now_ns() - began < check::patience(15 * kSecond));
             join(threads);
         }
     }
@@ -815,7 +815,7 @@ TEST("closing wakes everyone who waits: for a connection, for credit, for the ri
     const Nanos began = now_ns();
     CHECK(a->close(0));
     join(threads);
-    CHECK(now_ns() - began < check::patience(2 * kSecond));
+    CHECK(now_ns() - began < check::patience(15 * kSecond));
     CHECK_EQUAL(woken.load(), 5);
     CHECK_EQUAL(static_cast<int>(send(*a, 2, kKind, "x").code), static_cast<int>(Code::closed));
 }
@@ -922,7 +922,7 @@ TEST("an address where nobody listens is reported within the time, and a node th
     const Nanos began = now_ns();
     const Outcome outcome = send(*a, 2, kKind, "x");
     CHECK_SAYS(outcome.code == Code::unreachable, explain(outcome));
-    CHECK(now_ns() - began < check::patience(2 * kSecond));
+    CHECK(now_ns() - began < check::patience(15 * kSecond));
     CHECK_EQUAL(outcome.address, address);
     NodeOptions late = options(2);
     late.listen = address;
