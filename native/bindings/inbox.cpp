@@ -51,6 +51,7 @@ Reference Inbox::take(Reference& source) {
         cursor_ = RunCursor(run_);
         begun_ = true;
         source_ = {};
+        per_credit_ = std::min(kMessagesPerCredit, Node::messages_per_credit(run_));
     }
     if (!source_) source_ = Reference::steal(PyLong_FromLong(run_.source));
     if (!source_) return {};
@@ -66,7 +67,7 @@ Reference Inbox::take(Reference& source) {
         node_->finish(run_);
         begun_ = false;
         registration_->queue->done(slice_);
-    } else if (left % kMessagesPerCredit == 0) {
+    } else if (run_.size() - left - run_.done >= per_credit_) {
         node_->progress(run_, run_.size() - left);
     }
     return payload;

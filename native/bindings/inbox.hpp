@@ -45,6 +45,7 @@ class Inbox {
     std::atomic<bool> taken_{false};
     Run run_;
     RunCursor cursor_;
+    std::uint32_t per_credit_ = 1;
     bool begun_ = false;
     TaskQueue::Slice slice_;
     Reference source_;  // of the current run

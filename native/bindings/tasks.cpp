@@ -121,7 +121,10 @@ void HandlerTask::handle(Nanos until) {
         std::size_t size;
         std::uint32_t distance = 1, to_look = 1;
         Nanos looked = now_ns();
+        const std::uint32_t per_credit = Node::messages_per_credit(run_);
         while (cursor_.left() != 0) {
+            const std::uint32_t done = run_.size() - cursor_.left();
+            if (done - run_.done >= per_credit) node_->progress(run_, done);
             cursor_.next(data, size);
             if (run_.request) {
                 answer_request(calls_to, source.get(), data, size, failed);

@@ -181,6 +181,9 @@ class Node {
     void remove_registration(const std::shared_ptr<Registration>& registration);
     // So many messages of the run are handled: returns their credit.
     void progress(Run& run, std::uint32_t done);
+    // How many messages of the run make up a unit of credit. Whoever handles a run one by one reports so
+    // often: a handler may wait for a sender that waits for this credit.
+    static std::uint32_t messages_per_credit(const Run& run);
     // The run is handled: returns its credit and its memory.
     void finish(Run& run);
 

@@ -39,24 +39,27 @@ void Node::keep_to_limit() {
     std::sort(connected.begin(), connected.end(), [](const Peer* one, const Peer* other) {
         return one->used.load(std::memory_order_relaxed) < other->used.load(std::memory_order_relaxed);
     });
-    for (Peer* peer : connected) {
-        if (over == 0) break;
-        // One that was just opened, and not used yet, was opened for somebody who will come back.
-        const Nanos grace = peer->used.load(std::memory_order_relaxed) + kGrace;
-        if (peer->unused.load(std::memory_order_relaxed) && selector_.now() < grace) {
-            if (limit_timer_ == 0) {
-                limit_timer_ = selector_.at(grace, [this] {
-                    limit_timer_ = 0;
-                    keep_to_limit();
-                });
-            }
+    const std::size_t first = over;
+    bool later = false;
+    for (std::size_t i = 0; i < connected.size() && over != 0; ++i) {
+        Peer& peer = *connected[i];
+        const Nanos idle = selector_.now() - peer.used.load(std::memory_order_relaxed);
+        // One that was just opened, and not used yet, was opened for somebody who will come back. And if
+        // those that come first cannot go just now, one that is in use does not go in their place.
+        const bool fresh = peer.unused.load(std::memory_order_relaxed) && idle < kGrace;
+        if (fresh || (i >= first && idle < options_.heartbeat) || !hold(peer)) {
+            later = true;
             continue;
         }
-        if (!hold(*peer)) continue;
-        peer->asked = ++partings_;
-        say(*peer, Control::part, ByteWriter().put(peer->asked).bytes());
+        peer.asked = ++partings_;
+        say(peer, Control::part, ByteWriter().put(peer.asked).bytes());
         --over;
     }
+    if (over == 0 || !later || limit_timer_ != 0) return;
+    limit_timer_ = selector_.at(selector_.now() + kGrace, [this] {
+        limit_timer_ = 0;
+        keep_to_limit();
+    });
 }
 
 // Nothing new goes to this peer; false, and nothing has changed, if it cannot do without the connection.

@@ -61,6 +61,12 @@ void Node::progress(Run& run, std::uint32_t done) {
                                        : static_cast<std::uint32_t>(std::uint64_t{run.charge} * done / run.count));
 }
 
+std::uint32_t Node::messages_per_credit(const Run& run) {
+    if (run.flow == nullptr || run.charge == 0) return std::max(1u, run.count);
+    const std::uint64_t unit = run.flow->unit.load(std::memory_order_relaxed);
+    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(unit * run.count / run.charge, 1, std::max(1u, run.count)));
+}
+
 void Node::finish(Run& run) {
     if (run.request && !run.begun && run.buffer) refuse_requests(run, 0, false);
     progress(run, run.count);
