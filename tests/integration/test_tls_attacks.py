@@ -43,7 +43,6 @@ def target(control: Control, files: list[str], timeout: float) -> None:
     """A node that answers requests; tells what it has counted and logged."""
     import contextlib
     import logging
-    import os
     from pathlib import Path
 
     import antiphon
@@ -61,7 +60,7 @@ def target(control: Control, files: list[str], timeout: float) -> None:
             open_now = []
             for one in Path("/proc/self/fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # closed since
-                    open_now.append(os.readlink(one))
+                    open_now.append(str(one.readlink()))
             wakes = sum("eventfd" in one for one in open_now)
             control.tell(
                 "facts",
