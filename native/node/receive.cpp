@@ -134,7 +134,7 @@ void Node::park(Peer& peer, const RunView& view) {
     // A node that closes reads on, for the answers that its handlers wait for; but takes nothing in. Its
     // senders count that as not confirmed.
     if (phase_.load(std::memory_order_acquire) != Phase::running) return;
-    peer.use(selector_.now());
+    peer.use(now_ns());  // the selector's own time stands still while others read
     Registration* registration = registration_for(view.first.kind, view.first.flow);
     // A flow that does not exist any more had its credit withdrawn with it.
     const std::uint32_t id = view.first.flow < flows_.size() ? view.first.flow : 0;

@@ -107,7 +107,7 @@ bool Node::got_response(Peer& peer, const Header&, std::string_view payload) {
     if (payload.size() < kResponsePrefix) return false;
     ResponseHead head;
     std::memcpy(static_cast<void*>(&head), payload.data(), kResponsePrefix);
-    peer.use(selector_.now());
+    peer.use(now_ns());  // the selector's own time stands still while others read
     requests_.answer(peer, head, payload.substr(kResponsePrefix));
     return true;
 }
