@@ -15,7 +15,7 @@ PACKAGE = Path(importlib.import_module("antiphon._version").__file__ or "").pare
 ROWS = [
     {"_core", "_version"},
     {"errors", "frozen"},
-    {"settings"},
+    {"queueing", "settings"},
     {"wire"},
     {"node"},
     {"timing", "bulk"},
