@@ -21,6 +21,13 @@ inline Nanos now_ns() {
     return static_cast<Nanos>(t.tv_sec) * kSecond + t.tv_nsec;
 }
 
+// What this thread has used of a processor: a system call, so not for every message.
+inline Nanos thread_cpu_ns() {
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<Nanos>(t.tv_sec) * kSecond + t.tv_nsec;
+}
+
 inline Nanos seconds_to_ns(double seconds) {
     if (!(seconds >= 0)) return 0;
     if (seconds > 1e9) return kNever;

@@ -18,12 +18,6 @@ struct Memory {
     const char* format;
 };
 
-struct BatchObject {
-    PyObject_HEAD
-    PyObject* data;     // Memory, of bytes
-    PyObject* offsets;  // Memory, of int32
-};
-
 PyTypeObject* memory_type = nullptr;
 PyTypeObject* batch_type = nullptr;
 
@@ -53,15 +47,6 @@ int memory_getbuffer(PyObject* self, Py_buffer* view, int flags) {
 Memory* new_memory() {
     auto* memory = reinterpret_cast<Memory*>(memory_type->tp_alloc(memory_type, 0));
     return memory;
-}
-
-void batch_dealloc(PyObject* self) {
-    auto* batch = reinterpret_cast<BatchObject*>(self);
-    PyTypeObject* type = Py_TYPE(self);
-    Py_XDECREF(batch->data);
-    Py_XDECREF(batch->offsets);
-    type->tp_free(self);
-    Py_DECREF(type);
 }
 
 const Memory* offsets_of(PyObject* self) {
@@ -136,7 +121,7 @@ bool add_batch_types(PyObject* module) {
                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, memory_slots};
     memory_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&memory_spec));
     PyType_Slot batch_slots[] = {
-        {Py_tp_dealloc, reinterpret_cast<void*>(batch_dealloc)},
+        {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_batch)},
         {Py_tp_methods, batch_methods},
         {Py_tp_getset, batch_attributes},
         {Py_sq_length, reinterpret_cast<void*>(batch_length)},
@@ -145,10 +130,37 @@ bool add_batch_types(PyObject* module) {
         {0, nullptr},
     };
     PyType_Spec batch_spec{"antiphon._core.Batch", sizeof(BatchObject), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, batch_slots};
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_BASETYPE, batch_slots};
     batch_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&batch_spec));
     return memory_type && batch_type &&
            PyModule_AddObjectRef(module, "Batch", reinterpret_cast<PyObject*>(batch_type)) == 0;
+}
+
+PyTypeObject* batch_base() { return batch_type; }
+
+void dealloc_batch(PyObject* self) {
+    auto* batch = reinterpret_cast<BatchObject*>(self);
+    PyTypeObject* type = Py_TYPE(self);
+    Py_XDECREF(batch->data);
+    Py_XDECREF(batch->offsets);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+PyObject* new_memory(std::size_t bytes, std::size_t items, const char* format, char*& at) {
+    Memory* memory = new_memory();
+    at = static_cast<char*>(std::malloc(bytes == 0 ? 1 : bytes));
+    if (memory == nullptr || at == nullptr) {
+        std::free(at);
+        Py_XDECREF(memory);
+        return PyErr_NoMemory();
+    }
+    memory->allocated = at;
+    memory->data = at;
+    memory->bytes = static_cast<Py_ssize_t>(bytes);
+    memory->items = static_cast<Py_ssize_t>(items);
+    memory->format = format;
+    return reinterpret_cast<PyObject*>(memory);
 }
 
 PyObject* make_batch(const Run& run, RunCursor cursor) {

@@ -28,6 +28,7 @@ class Inbox::Turn {
 Inbox::Inbox(std::shared_ptr<Node> node, std::shared_ptr<Registration> registration, Reference decode)
     : node_(std::move(node)), registration_(std::move(registration)), decode_(std::move(decode)) {
     registration_->queue->begin(slice_);
+    if (registration_->topics) reader_ = std::make_unique<EventReader>(*registration_, names_);
 }
 
 Inbox::~Inbox() {
@@ -46,35 +47,52 @@ std::uint64_t Inbox::pending() const {
 }
 
 Reference Inbox::take(Reference& source) {
-    while (!begun_) {
-        if (!registration_->queue->pop(run_, slice_)) return {};
-        cursor_ = RunCursor(run_);
-        begun_ = true;
-        source_ = {};
-        per_credit_ = std::min(kMessagesPerCredit, Node::messages_per_credit(run_));
+    for (;;) {
+        while (!begun_) {
+            if (!registration_->queue->pop(run_, slice_)) return {};
+            cursor_ = RunCursor(run_);
+            begun_ = true;
+            source_ = {};
+            per_credit_ = std::min(kMessagesPerCredit, Node::messages_per_credit(run_));
+        }
+        if (!source_) source_ = Reference::steal(PyLong_FromLong(run_.source));
+        if (!source_) return {};
+        const char* data;
+        std::size_t size;
+        cursor_.next(data, size);
+        Reference payload = reader_ ? event(data, size)
+                                    : Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size)));
+        source = Reference::share(source_.get());
+        received_.store(received_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        const std::uint32_t left = cursor_.left();
+        in_hand_.store(left, std::memory_order_relaxed);
+        if (left == 0) {
+            node_->finish(run_);
+            begun_ = false;
+            registration_->queue->done(slice_);
+        } else if (run_.size() - left - run_.done >= per_credit_) {
+            node_->progress(run_, run_.size() - left);
+        }
+        if (payload || PyErr_Occurred() || !reader_) return payload;
     }
-    if (!source_) source_ = Reference::steal(PyLong_FromLong(run_.source));
-    if (!source_) return {};
-    const char* data;
-    std::size_t size;
-    cursor_.next(data, size);
-    Reference payload = Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size)));
-    source = Reference::share(source_.get());
-    received_.store(received_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    const std::uint32_t left = cursor_.left();
-    in_hand_.store(left, std::memory_order_relaxed);
-    if (left == 0) {
-        node_->finish(run_);
-        begun_ = false;
-        registration_->queue->done(slice_);
-    } else if (run_.size() - left - run_.done >= per_credit_) {
-        node_->progress(run_, run_.size() - left);
+}
+
+// Null without an exception: it is none, or of no use any more.
+Reference Inbox::event(const char* data, std::size_t size) {
+    EventView view;
+    EventReader::Topic* topic = nullptr;
+    if (!view.read(data, size) || (topic = reader_->topic(run_.source, view.head.topic)) == nullptr) {
+        failed_.fetch_add(1, std::memory_order_relaxed);
+        return {};
     }
-    return payload;
+    if (view.head.expired(now_ns() - run_.arrived)) return {};
+    const std::uint32_t missed = EventReader::missed(*topic, view.head.number);
+    return Reference::steal(make_event(view, topic->name, run_.source, missed));
 }
 
 PyObject* Inbox::pair(Reference source, Reference data) {
     if (!data) return nullptr;
+    if (reader_) return data.release();
     if (decode_) {
         PyObject* raw = data.get();
         data = Reference::steal(PyObject_CallOneArg(decode_.get(), raw));
@@ -122,7 +140,7 @@ PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait
         const Nanos deadline = timeout < 0 ? kNever : began + seconds_to_ns(timeout);
         if (now >= deadline) {
             return raise("ReceiveTimeout",
-                         "nothing came for kind " + std::to_string(kind()) + " in " + std::to_string(timeout) +
+                         "nothing came for " + (reader_ ? "this subscription" : "kind " + std::to_string(kind())) + " in " + std::to_string(timeout) +
                              " s; wait longer, or look whether anybody sends",
                          facts("{sd}", "waited", static_cast<double>(now - began) / kSecond));
         }

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "bindings/event_reader.hpp"
 #include "bindings/python.hpp"
 #include "requests/completions.hpp"
 
@@ -34,12 +35,16 @@ class Inbox {
     // Takes the consumer's side; false when the interpreter's lock had to be given up for it.
     class Turn;
     Reference take(Reference& source);  // with the turn: the next payload, or null
+    Reference event(const char* data, std::size_t size);
     PyObject* pair(Reference source, Reference data);
     PyObject* wait_and_take(double timeout, bool raise_when_closed, bool wait = true);
 
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;
     Reference decode_;
+    // Of a subscription: what makes events of messages, with the turn.
+    Handler names_;
+    std::unique_ptr<EventReader> reader_;
     // The consumer's lock. Held for a few instructions and one allocation, never while anything
     // waits: a thread that finds it taken lets the interpreter's lock go before it tries again.
     std::atomic<bool> taken_{false};

@@ -9,12 +9,17 @@
 
 #include "bench/raw_echo.hpp"
 #include "bench/raw_stream.hpp"
+#include "bindings/arguments.hpp"
 #include "bindings/batch.hpp"
 #include "bindings/feed.hpp"
 #include "bindings/inbox.hpp"
+#include "bindings/event.hpp"
 #include "bindings/node.hpp"
+#include "bindings/publisher.hpp"
 #include "bindings/request.hpp"
 #include "bindings/structures.hpp"
+#include "bindings/subscription.hpp"
+#include "bindings/timer.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -69,6 +74,11 @@ NodeOptions read_options(const nb::dict& from) {
     o.max_connections = nb::cast<std::size_t>(get("max_connections"));
     o.spin = static_cast<Nanos>(nb::cast<double>(get("spin_us")) * kMicrosecond);
     o.threads = nb::cast<int>(get("threads"));
+    o.schedule.period = seconds_to_ns(nb::cast<double>(get("period")));
+    o.schedule.buckets = nb::cast<int>(get("buckets"));
+    o.schedule.penalty = nb::cast<bool>(get("penalty"));
+    o.schedule.fifo_priority = nb::cast<int>(get("fifo_priority"));
+    o.schedule.cpus = nb::cast<std::vector<int>>(get("cpus"));
     return o;
 }
 
@@ -177,6 +187,29 @@ PyType_Slot inbox_slots[] = {
     {0, nullptr},
 };
 
+Publisher& publisher_of(PyObject* self) { return *nb::inst_ptr<Publisher>(nb::handle(self)); }
+
+PyObject* publish(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    static const char* const expected[] = {"data", "properties", "ttl"};
+    PyObject* values[3] = {};
+    if (count == 1 && names == nullptr) {
+        values[0] = arguments[0];
+    } else if (!read_arguments("publish", arguments, count, names, expected, 3, 3, values)) {
+        return nullptr;
+    }
+    if (values[0] == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "publish() needs the data");
+        return nullptr;
+    }
+    return guarded([&] { return publisher_of(self).publish(values[0], values[1], values[2]); });
+}
+
+PyMethodDef publisher_methods[] = {
+    {"publish", fast(publish), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot publisher_slots[] = {{Py_tp_methods, publisher_methods}, {0, nullptr}};
+
 nb::dict flow_dict(const FlowStatistics& flow) {
     nb::dict d;
     d["kind"] = flow.kind;
@@ -273,6 +306,103 @@ nb::dict registration_dict(const Registration& registration, const Handler* hand
     return d;
 }
 
+std::vector<const Task*> tasks_of(const Handle& handle) {
+    std::vector<const Task*> tasks;
+    for (const auto& task : handle.tasks()) tasks.push_back(task.get());
+    return tasks;
+}
+
+// What the schedule has made of a registration; of all its tasks together.
+nb::dict meter_dict(const std::vector<const Task*>& tasks) {
+    double slices = 0, busy = 0, events = 0, full = 0, overruns = 0, longest = 0;
+    double resumed = 0, resumed_sum = 0, resumed_squares = 0;
+    double waited = 0, waited_squares = 0, lasted = 0, used = 0, service = 0, service_squares = 0;
+    for (const Task* task : tasks) {
+        const Meter& m = task->meter;
+        auto get = [](const auto& number) { return static_cast<double>(number.load(std::memory_order_relaxed)); };
+        slices += get(m.slices);
+        busy += get(m.busy_slices);
+        events += get(m.events);
+        full += get(m.full_slices);
+        overruns += get(m.overruns);
+        longest = std::max(longest, get(m.longest_overrun));
+        resumed += get(m.resumed_slices);
+        resumed_sum += get(m.resumed_sum);
+        resumed_squares += get(m.resumed_squares);
+        waited += get(m.wait_sum);
+        waited_squares += get(m.wait_squares);
+        lasted += get(m.lasted_sum);
+        used += get(m.used_sum);
+        service += get(m.service_sum);
+        service_squares += get(m.service_squares);
+    }
+    nb::dict d;
+    d["time"] = static_cast<double>(now_ns()) / 1e9;
+    d["slices"] = slices;
+    d["busy_slices"] = busy;
+    d["events"] = events;
+    d["full_slices"] = full;
+    d["overruns"] = overruns;
+    d["longest_overrun"] = longest / 1e9;
+    d["resumed_slices"] = resumed;
+    d["resumed"] = resumed_sum / 1e9;
+    d["resumed_squares"] = resumed_squares / 1e18;
+    d["waited"] = waited / 1e9;
+    d["waited_squares"] = waited_squares / 1e18;
+    d["lasted"] = lasted / 1e9;
+    d["used"] = used / 1e9;
+    d["service"] = service / 1e9;
+    d["service_squares"] = service_squares / 1e18;
+    return d;
+}
+
+nb::dict registration_meter_dict(const Handle& handle) {
+    nb::dict d = meter_dict(tasks_of(handle));
+    const Registration& registration = handle.registration();
+    d["pending"] = registration.queue->pending();
+    d["found"] = registration.queue->found();
+    d["arrived"] = registration.messages.load(std::memory_order_relaxed);
+    d["dropped"] = registration.queue->dropped();
+    d["capacity"] = registration.queue->capacity();
+    return d;
+}
+
+nb::dict class_dict(const Histogram& histogram) {
+    nb::dict classes;
+    for (std::size_t i = 0; i < Histogram::kClasses; ++i) {
+        if (const std::uint64_t count = histogram.count(i)) classes[nb::int_(Histogram::upper(i))] = count;
+    }
+    return classes;
+}
+
+// Of a subscription: its response times. Classes that are empty are left out: {upper bound in ns: count}.
+nb::dict delay_dict(const Handle& handle) {
+    nb::dict d, classes;
+    double sum = 0;
+    std::uint64_t events = 0, expired = 0, malformed = 0, missed = 0;
+    Nanos longest = 0;
+    for (const auto& task : handle.tasks()) {
+        const auto* subscription = dynamic_cast<const SubscriptionTask*>(task.get());
+        const Delays* delays = subscription ? subscription->delays() : nullptr;
+        if (delays == nullptr) continue;
+        classes = class_dict(delays->response);
+        longest = std::max(longest, delays->response.longest());
+        sum += delays->sum.load(std::memory_order_relaxed);
+        events += delays->events.load(std::memory_order_relaxed);
+        expired += delays->expired.load(std::memory_order_relaxed);
+        malformed += delays->malformed.load(std::memory_order_relaxed);
+        missed += delays->missed.load(std::memory_order_relaxed);
+    }
+    d["classes"] = classes;
+    d["longest"] = static_cast<double>(longest) / 1e9;
+    d["sum"] = sum / 1e9;
+    d["events"] = events;
+    d["expired"] = expired;
+    d["malformed"] = malformed;
+    d["missed"] = missed;
+    return d;
+}
+
 nb::list handle_list(NodeCore& core) {
     nb::list list;
     for (const auto& handle : core.handles()) {
@@ -310,7 +440,7 @@ NB_MODULE(_core, m) {
     // deliberately kept (forked children, handlers that never returned), and no leak to report.
     nb::set_leak_warnings(false);
     remember_main_thread();
-    if (!add_batch_types(m.ptr())) throw nb::python_error();
+    if (!add_batch_types(m.ptr()) || !add_event_types(m.ptr())) throw nb::python_error();
 
     nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
         try {
@@ -322,11 +452,16 @@ NB_MODULE(_core, m) {
         }
     });
 
-    nb::class_<Handle>(m, "Handle")
+    nb::class_<Handle>(m, "Handle", nb::is_weak_referenceable())
         .def("close", [](Handle& self) {
             if (!self.close()) throw nb::python_error();
         })
         .def_prop_ro("active", &Handle::active)
+        .def_prop_ro("flow", [](const Handle& self) { return self.registration().flow; })
+        .def_prop_ro("least_charge", [](const Handle& self) { return self.registration().least_charge; })
+        .def("set_share", &Handle::set_share, "share"_a)
+        .def("meter", &registration_meter_dict)
+        .def("delays", &delay_dict)
         .def("statistics", [](const Handle& self) { return registration_dict(self.registration(), &self.handler()); });
 
     nb::class_<Inbox>(m, "InboxCore", nb::type_slots(inbox_slots), nb::is_weak_referenceable())
@@ -343,6 +478,8 @@ NB_MODULE(_core, m) {
             if (!self.close()) throw nb::python_error();
         })
         .def_prop_ro("kind", &Inbox::kind)
+        .def_prop_ro("flow", [](const Inbox& self) { return self.registration().flow; })
+        .def_prop_ro("least_charge", [](const Inbox& self) { return self.registration().least_charge; })
         .def_prop_ro("pending", &Inbox::pending)
         .def_prop_ro("dropped", &Inbox::dropped)
         .def_prop_ro("received", &Inbox::received)
@@ -439,6 +576,40 @@ NB_MODULE(_core, m) {
                 return self.feed(kind, shared(decode), capacity, when_full(full));
             },
             "kind"_a, "decode"_a.none(), "capacity"_a, "when_full"_a)
+        .def(
+            "_subscribe",
+            [](NodeCore& self, nb::handle call, nb::handle on_error, bool batch, std::uint64_t capacity,
+               const std::string& full) {
+                return self.subscribe(shared(call), shared(on_error), batch, capacity, when_full(full));
+            },
+            "call"_a, "on_error"_a, "batch"_a, "capacity"_a, "when_full"_a)
+        .def(
+            "_subscribe_inbox",
+            [](NodeCore& self, std::uint64_t capacity, const std::string& full) {
+                return self.subscribe_inbox(capacity, when_full(full));
+            },
+            "capacity"_a, "when_full"_a)
+        .def(
+            "_publisher",
+            [](NodeCore& self, std::uint32_t topic, const std::string& name, bool drops, nb::handle encode) {
+                return self.publisher(topic, name, drops, shared(encode));
+            },
+            "topic"_a, "name"_a, "drops"_a, "encode"_a)
+        .def(
+            "_tell",
+            [](NodeCore& self, long target, nb::handle data, bool blocking) {
+                return checked(self.tell(target, data.ptr(), blocking));
+            },
+            "target"_a, "data"_a, "blocking"_a)
+        .def(
+            "_timer",
+            [](NodeCore& self, double period, nb::handle call, nb::handle on_error, bool wants_event) {
+                return std::make_shared<Timer>(self.node(), period, shared(call), shared(on_error), wants_event);
+            },
+            "period"_a, "call"_a, "on_error"_a, "wants_event"_a)
+        .def("_share_sum", [](NodeCore& self) { return self.node()->scheduler().shares(); })
+        .def("_renewals", [](NodeCore& self) { return self.node()->scheduler().renewals(); })
+        .def("_schedule_refusal", [](NodeCore& self) { return self.node()->scheduler().refusal(); })
         .def("_set_on_event", [](NodeCore& self, nb::handle call) { self.set_on_event(shared(call)); },
              "call"_a.none())
         .def(
@@ -474,6 +645,56 @@ NB_MODULE(_core, m) {
         .def_prop_ro("_closed", [](NodeCore& self) { return self.node()->closed(); })
         .def_prop_ro("_forked", [](NodeCore& self) { return self.node()->forked(); });
 
+    nb::class_<Timer>(m, "TimerCore", nb::is_weak_referenceable())
+        .def("start", &Timer::start)
+        .def("close", [](Timer& self) {
+            if (!self.close()) throw nb::python_error();
+        })
+        .def("set_share", &Timer::set_share, "share"_a)
+        .def_prop_ro("active", &Timer::active)
+        .def_prop_ro("period", &Timer::period)
+        .def("meter", [](const Timer& self) { return meter_dict({&self.task()}); })
+        .def("statistics", [](const Timer& self) {
+            const TimerTask& task = self.task();
+            nb::dict d;
+            d["calls"] = task.calls.load(std::memory_order_relaxed);
+            d["failed"] = task.failed.load(std::memory_order_relaxed);
+            d["late"] = task.late.load(std::memory_order_relaxed);
+            d["missed"] = task.missed.load(std::memory_order_relaxed);
+            d["longest_lateness"] = static_cast<double>(task.lateness.longest()) / 1e9;
+            d["lateness"] = class_dict(task.lateness);
+            return d;
+        });
+
+    nb::class_<Publisher>(m, "PublisherCore", nb::type_slots(publisher_slots))
+        .def(
+            "serve",
+            [](Publisher& self, std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least,
+               nb::handle where) { return self.serve(peer, incarnation, flow, least, shared(where)); },
+            "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none())
+        .def("publish_many", [](Publisher& self, nb::handle events, nb::handle ttl) {
+            return checked(self.publish_many(events.ptr(), ttl.ptr()));
+        }, "events"_a, "ttl"_a = nb::none())
+        .def("publish_packed", [](Publisher& self, nb::handle data, nb::handle offsets, nb::handle ttl) {
+            return checked(self.publish_packed(data.ptr(), offsets.ptr(), ttl.ptr()));
+        }, "data"_a, "offsets"_a, "ttl"_a = nb::none())
+        .def("leave", &Publisher::leave, "peer"_a, "flow"_a)
+        .def("close", &Publisher::close)
+        .def_prop_ro("targets", &Publisher::targets)
+        .def_prop_ro("sequence", &Publisher::sequence)
+        .def("statistics", [](const Publisher& self) {
+            nb::dict d;
+            d["published"] = self.sequence();
+            d["dropped"] = self.dropped();
+            d["lost"] = self.lost();
+            d["waits"] = self.waits();
+            d["targets"] = self.targets();
+            return d;
+        });
+
+    m.def("set_event_hooks", [](nb::handle properties, nb::handle message) {
+        set_event_hooks(shared(properties), shared(message));
+    }, "properties"_a, "message"_a);
     m.def("on_scheduler_thread", [] { return Scheduler::on_scheduler_thread(); });
     m.def("build_info", &build_info);
     m.def(

@@ -7,7 +7,11 @@
 #include <cstring>
 #include <string_view>
 
+#include "bindings/arguments.hpp"
 #include "bindings/inbox.hpp"
+#include "bindings/packed.hpp"
+#include "bindings/publisher.hpp"
+#include "bindings/subscription.hpp"
 
 namespace antiphon::python {
 
@@ -16,47 +20,6 @@ namespace {
 using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
-
-// A view of any object with a buffer, given back at the end of its scope.
-class View {
-   public:
-    ~View() {
-        if (held_) PyBuffer_Release(&buffer_);
-    }
-    bool take(PyObject* object, int flags) {
-        held_ = PyObject_GetBuffer(object, &buffer_, flags) == 0;
-        return held_;
-    }
-    const Py_buffer& operator*() const { return buffer_; }
-    const Py_buffer* operator->() const { return &buffer_; }
-
-   private:
-    Py_buffer buffer_{};
-    bool held_ = false;
-};
-
-// Positional and keyword arguments of a fast call, by name.
-bool read_arguments(const char* function, PyObject* const* arguments, Py_ssize_t count, PyObject* names,
-                    const char* const* expected, Py_ssize_t expected_count, Py_ssize_t positional,
-                    PyObject** values) {
-    if (count > positional) {
-        PyErr_Format(PyExc_TypeError, "%s() takes %zd positional arguments, not %zd", function, positional, count);
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < count; ++i) values[i] = arguments[i];
-    const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
-    for (Py_ssize_t i = 0; i < named; ++i) {
-        PyObject* name = PyTuple_GET_ITEM(names, i);
-        Py_ssize_t at = 0;
-        while (at < expected_count && PyUnicode_CompareWithASCIIString(name, expected[at]) != 0) ++at;
-        if (at == expected_count || values[at] != nullptr) {
-            PyErr_Format(PyExc_TypeError, "%s() got an unexpected or repeated argument %R", function, name);
-            return false;
-        }
-        values[at] = arguments[count + i];
-    }
-    return true;
-}
 
 int read_kind(PyObject* kind) {
     const long value = PyLong_AsLong(kind);
@@ -111,6 +74,17 @@ bool Handle::close() {
     return !raised;
 }
 
+bool Handle::set_share(double share) {
+    const double each = tasks_.empty() ? 0 : share / static_cast<double>(tasks_.size());
+    for (std::size_t i = 0; i < tasks_.size(); ++i) {
+        if (node_->scheduler().set_share(*tasks_[i], each)) continue;
+        for (std::size_t j = 0; j < i; ++j) node_->scheduler().set_share(*tasks_[j], share_ / static_cast<double>(tasks_.size()));
+        return false;
+    }
+    share_ = share;
+    return true;
+}
+
 void Handle::drop() {
     // A call that is running holds its own references.
     handler_->call = {};
@@ -118,6 +92,7 @@ void Handle::drop() {
     handler_->on_error = {};
     handler_->kind_of = {};
     handler_->encode = {};
+    handler_->topics.clear();
 }
 
 // --- life ------------------------------------------------------------------------------------------
@@ -136,6 +111,7 @@ NodeCore::~NodeCore() {
         new std::shared_ptr<Node>(std::move(node_));
         new std::shared_ptr<EventTask>(std::move(events_));
         new std::vector<std::shared_ptr<Handle>>(std::move(handles_));
+        new std::vector<std::shared_ptr<Handle>>(std::move(subscriptions_));
         return;
     }
     close(0);
@@ -162,8 +138,10 @@ bool NodeCore::close(double drain) {
         new std::shared_ptr<Node>(node_);
         new std::shared_ptr<EventTask>(events_);
         new std::vector<std::shared_ptr<Handle>>(handles_);
+        new std::vector<std::shared_ptr<Handle>>(subscriptions_);
     } else if (clean) {
         for (auto& handle : handles_) handle->drop();
+        for (auto& handle : subscriptions_) handle->drop();
     }
     return clean;
 }
@@ -218,6 +196,47 @@ std::shared_ptr<Inbox> NodeCore::inbox(std::uint16_t kind, Reference decode, std
     auto registration = node_->add_registration(kind, capacity, when_full);
     if (!registration) return nullptr;
     return std::make_shared<Inbox>(node_, registration, std::move(decode));
+}
+
+std::shared_ptr<Handle> NodeCore::subscribe(Reference call, Reference on_error, bool batch, std::uint64_t capacity,
+                                            WhenFull when_full) {
+    auto handler = std::make_shared<Handler>();
+    handler->call = std::move(call);
+    handler->on_error = std::move(on_error);
+    handler->batch = batch;
+    handler->kind = kEventKind;
+    std::shared_ptr<HandlerTask> task;
+    auto registration = node_->add_subscription(capacity, when_full, [&](const auto& made) {
+        task = std::make_shared<SubscriptionTask>(node_, made, handler);
+        made->queue->set_on_ready([node = node_.get(), raw = task.get()] { node->scheduler().notify(*raw); });
+    });
+    auto handle = std::make_shared<Handle>(node_, registration, handler, std::vector{task});
+    if (!Scheduler::on_scheduler_thread() && ++closed_since_ >= subscriptions_.size() / 2 + 16) {
+        closed_since_ = 0;
+        std::erase_if(subscriptions_, [](const auto& known) { return !known->active() && !known->retired(); });
+    }
+    subscriptions_.push_back(handle);
+    return handle;
+}
+
+std::shared_ptr<Inbox> NodeCore::subscribe_inbox(std::uint64_t capacity, WhenFull when_full) {
+    auto registration = node_->add_subscription(capacity, when_full, [](const auto&) {});
+    return std::make_shared<Inbox>(node_, registration, Reference{});
+}
+
+std::shared_ptr<Publisher> NodeCore::publisher(std::uint32_t topic, std::string name, bool drops, Reference encode) {
+    return std::make_shared<Publisher>(node_, topic, std::move(name), drops, std::move(encode),
+                                       Reference::share(encode_.get()));
+}
+
+PyObject* NodeCore::tell(long target, PyObject* data, bool blocking) {
+    if (node_->forked()) return raise_forked();
+    Peer* peer = find(target);
+    if (peer == nullptr) return nullptr;
+    View view;
+    if (!view.take(data, PyBUF_SIMPLE)) return nullptr;
+    return send_bytes(*peer, kBusKind, {static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)},
+                      blocking);
 }
 
 void NodeCore::set_on_event(Reference call) { events_->set_call(std::move(call)); }
@@ -485,63 +504,16 @@ PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, Py
     Peer* peer = find(id);
     const int kind = peer ? read_kind(values[3]) : -1;
     if (kind < 0) return nullptr;
-    View data, offsets;
-    if (!data.take(values[1], PyBUF_SIMPLE) || !offsets.take(values[2], PyBUF_ND | PyBUF_FORMAT)) return nullptr;
-    const Py_ssize_t width = offsets->itemsize;
-    // One letter, perhaps behind a mark of this machine's byte order.
-    std::string_view format = offsets->format ? offsets->format : "B";
-    if (format.size() == 2 && std::strchr("@=<", format[0])) format.remove_prefix(1);
-    if ((width != 4 && width != 8) || (format != "i" && format != "l" && format != "q")) {
-        PyErr_SetString(PyExc_TypeError, "offsets are a buffer of native int32 or int64, such as array('i') or an Arrow buffer "
-                                         "viewed as integers");
-        return nullptr;
-    }
-    const Py_ssize_t entries = offsets->len / width;
-    auto offset = [&](Py_ssize_t at) -> std::int64_t {
-        if (width == 4) {
-            std::int32_t value;
-            std::memcpy(&value, static_cast<const char*>(offsets->buf) + 4 * at, 4);
-            return value;
-        }
-        std::int64_t value;
-        std::memcpy(&value, static_cast<const char*>(offsets->buf) + 8 * at, 8);
-        return value;
-    };
-    if (entries == 0) {
-        PyErr_SetString(PyExc_ValueError, "offsets hold one entry more than there are messages, so at least one");
-        return nullptr;
-    }
-    std::int64_t last = offset(0), longest = 0;
-    bool rising = last >= 0;
-    for (Py_ssize_t i = 1; i < entries; ++i) {
-        const std::int64_t next = offset(i);
-        rising &= next >= last;
-        longest = std::max(longest, next - last);
-        last = next;
-    }
-    if (!rising || last > data->len) {
-        PyErr_SetString(PyExc_ValueError, "offsets must rise from 0 on and end within the data");
-        return nullptr;
-    }
-    if (static_cast<std::uint64_t>(longest) > node_->message_limit(*peer)) {
-        return raise_outcome(node_->too_large(*peer, static_cast<std::uint64_t>(longest)), peer->id, kind, 0, 0);
+    Packed packed;
+    if (!packed.take(values[1], values[2])) return nullptr;
+    if (packed.longest() > node_->message_limit(*peer)) {
+        return raise_outcome(node_->too_large(*peer, packed.longest()), peer->id, kind, 0, 0);
     }
     Node::Sending sending{*peer, send_deadline(), now_ns()};
     std::vector<Message> spans;
-    const auto* base = static_cast<const char*>(data->buf);
-    for (Py_ssize_t at = 0; at + 1 < entries;) {
-        spans.clear();
-        const std::size_t before = static_cast<std::size_t>(at);
-        for (; at + 1 < entries && spans.size() < kSpansPerTurn; ++at) {
-            // Read again while other threads ran: they may have changed since they were checked.
-            const std::int64_t begin = offset(at), end = offset(at + 1);
-            if (begin < 0 || end < begin || end > data->len) {
-                PyErr_SetString(PyExc_ValueError, "offsets changed while they were being sent");
-                return nullptr;
-            }
-            spans.push_back({base + begin, static_cast<std::size_t>(end - begin)});
-        }
-        if (!send_spans(*peer, kind, spans.data(), spans.size(), before, sending)) return nullptr;
+    for (std::size_t at = 0; at < packed.count(); at += spans.size()) {
+        if (!packed.read(at, kSpansPerTurn, spans)) return nullptr;
+        if (!send_spans(*peer, kind, spans.data(), spans.size(), at, sending)) return nullptr;
     }
     Py_RETURN_NONE;
 }

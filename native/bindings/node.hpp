@@ -11,6 +11,7 @@ namespace antiphon::python {
 
 class Feed;
 class Inbox;
+class Publisher;
 class Request;
 
 // What `on` returns: closes the registration.
@@ -29,6 +30,9 @@ class Handle {
 
     const Handler& handler() const { return *handler_; }
     const Registration& registration() const { return *registration_; }
+    // A fraction of the node's time for it, or none (0). False: there is not so much left.
+    bool set_share(double share);
+    const std::vector<std::shared_ptr<HandlerTask>>& tasks() const { return tasks_; }
     bool retired() const { return !retired_.empty(); }
     bool active() const { return registration_->active.load(std::memory_order_relaxed); }
 
@@ -37,6 +41,7 @@ class Handle {
     std::shared_ptr<Registration> registration_;
     std::shared_ptr<Handler> handler_;
     std::vector<std::shared_ptr<HandlerTask>> tasks_, retired_;
+    double share_ = 0;
 };
 
 class NodeCore {
@@ -51,6 +56,13 @@ class NodeCore {
     std::shared_ptr<Inbox> inbox(std::uint16_t kind, Reference decode, std::uint64_t capacity, WhenFull when_full);
     std::shared_ptr<Feed> feed(std::uint16_t kind, Reference decode, std::uint64_t capacity, WhenFull when_full);
     void set_on_event(Reference call);
+    // The events of topics that publishers send to its flow.
+    std::shared_ptr<Handle> subscribe(Reference call, Reference on_error, bool batch, std::uint64_t capacity,
+                                      WhenFull when_full);
+    std::shared_ptr<Inbox> subscribe_inbox(std::uint64_t capacity, WhenFull when_full);
+    std::shared_ptr<Publisher> publisher(std::uint32_t topic, std::string name, bool drops, Reference encode);
+    // Between buses. None, or null with an exception set; False when it would have to wait.
+    PyObject* tell(long target, PyObject* data, bool blocking);
 
     // The sending calls; null with an exception set.
     PyObject* send(PyObject* const* arguments, Py_ssize_t count, PyObject* names, bool blocking);
@@ -78,7 +90,8 @@ class NodeCore {
     std::shared_ptr<Node> node_;
     std::shared_ptr<EventTask> events_;
     Reference kind_of_, encode_, kinds_;
-    std::vector<std::shared_ptr<Handle>> handles_;
+    std::vector<std::shared_ptr<Handle>> handles_, subscriptions_;
+    std::size_t closed_since_ = 0;  // subscriptions made since the closed ones were forgotten
     bool started_ = false, kept_ = false;
     std::uint64_t forgotten_failed_ = 0, forgotten_dropped_ = 0;  // of handles that are gone
 };

@@ -18,37 +18,26 @@ constexpr std::size_t kMostEvents = 4096;
 
 }  // namespace
 
-// What one turn calls. Its own references: a handler may close its registration while it runs.
-struct HandlerTask::Calls {
-    explicit Calls(const Handler& handler)
-        : call(Reference::share(handler.call.get())),
-          decode(Reference::share(handler.decode.get())),
-          on_error(Reference::share(handler.on_error.get())),
-          kind_of(Reference::share(handler.kind_of.get())),
-          encode(Reference::share(handler.encode.get())),
-          kind(handler.kind) {}
-    Reference call, decode, on_error, kind_of, encode;
-    std::uint16_t kind;
-};
-
 namespace {
 
 using Calls = HandlerTask::Calls;
 
-// Logs the exception that is set; `told` gets what the one who asked is told of it.
-void report(const Calls& handler, std::uint16_t source, std::string* told) {
+}  // namespace
+
+void HandlerTask::Calls::report(std::uint16_t source, std::string* told) const {
     Reference exception = take_exception();
     if (told != nullptr && exception) *told = describe(exception.get());
-    Reference kind = Reference::steal(PyLong_FromLong(handler.kind));
+    Reference kind_number = Reference::steal(PyLong_FromLong(kind));
     Reference id = Reference::steal(PyLong_FromLong(source));
-    PyObject* arguments[] = {nullptr, kind.get(), id.get(), exception ? exception.get() : Py_None};
+    PyObject* arguments[] = {nullptr, kind_number.get(), id.get(), exception ? exception.get() : Py_None};
     Reference done;
-    if (kind && id) {
-        done = Reference::steal(
-            call_python(handler.on_error.get(), arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET));
+    if (kind_number && id) {
+        done = Reference::steal(call_python(on_error.get(), arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET));
     }
-    if (!done) PyErr_WriteUnraisable(handler.on_error.get());
+    if (!done) PyErr_WriteUnraisable(on_error.get());
 }
+
+namespace {
 
 // What the handler returned, or null, with the failure reported.
 Reference call(const Calls& handler, PyObject* source, std::uint16_t id, Reference data, std::uint64_t& failed,
@@ -63,7 +52,7 @@ Reference call(const Calls& handler, PyObject* source, std::uint16_t id, Referen
         if (result) return result;
     }
     ++failed;
-    report(handler, id, told);
+    handler.report(id, told);
     return {};
 }
 
@@ -102,7 +91,6 @@ bool HandlerTask::run_slice(Nanos until) {
     return begun_ || !queue.empty();
 }
 
-// Hands messages of the current run to the handler until the run or the slice ends.
 void HandlerTask::handle(Nanos until) {
     Handler& handler = *handler_;
     const std::uint32_t before = cursor_.left();
@@ -144,11 +132,14 @@ void HandlerTask::handle(Nanos until) {
             looked = now;
         }
     }
-    const std::uint32_t left = handler.batch ? 0 : cursor_.left();
-    handler.handled.fetch_add(before - left, std::memory_order_relaxed);
-    handler.calls.fetch_add(calls, std::memory_order_relaxed);
-    handler.failed.fetch_add(failed, std::memory_order_relaxed);
-    if (left != 0 && !queue.closed()) {
+    account(before, handler.batch ? 0 : cursor_.left(), calls, failed);
+}
+
+void HandlerTask::account(std::uint32_t before, std::uint32_t left, std::uint64_t calls, std::uint64_t failed) {
+    handler_->handled.fetch_add(before - left, std::memory_order_relaxed);
+    handler_->calls.fetch_add(calls, std::memory_order_relaxed);
+    handler_->failed.fetch_add(failed, std::memory_order_relaxed);
+    if (left != 0 && !registration_->queue->closed()) {
         node_->progress(run_, run_.size() - left);
     } else {
         if (left != 0) leave_rest();
@@ -174,7 +165,7 @@ void HandlerTask::answer_request(const Calls& handler, PyObject* source, const c
     if (!returned || !answer.encode(std::move(result), handler.kind_of.get(), handler.encode.get())) {
         if (returned) {
             ++failed;
-            report(handler, run_.source, &told);
+            handler.report(run_.source, &told);
         }
         answer.fail(std::move(told));
     }

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <unordered_map>
 
 #include "bindings/python.hpp"
 
@@ -14,6 +15,7 @@ struct Handler {
     Reference decode;    // null for raw kinds
     Reference on_error;  // called with (kind, source, exception)
     Reference kind_of, encode;  // of typed answers
+    std::unordered_map<std::uint64_t, Reference> topics;  // of a subscription: their names, str
     bool batch = false;
     std::uint16_t kind = 0;
     // Written by the task's thread, read for statistics.
@@ -30,15 +32,23 @@ class HandlerTask : public Task {
     }
     ~HandlerTask() override;
     bool run_slice(Nanos until) override;
+    std::uint64_t handled() const override { return handler_->handled.load(std::memory_order_relaxed); }
+    bool full() const override { return registration_->queue->full(); }
 
     struct Calls;
 
-   private:
-    void handle(Nanos until);
+   protected:
+    // Hands messages of the current run to the handler until the run or the slice ends.
+    virtual void handle(Nanos until);
+    // What was done of the current run, from where `before` were left.
+    void account(std::uint32_t before, std::uint32_t left, std::uint64_t calls, std::uint64_t failed);
     void leave_rest();
+
+   private:
     void answer_request(const Calls& handler, PyObject* source, const char* data, std::size_t size,
                         std::uint64_t& failed);
 
+   protected:
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;
     std::shared_ptr<Handler> handler_;
@@ -46,6 +56,23 @@ class HandlerTask : public Task {
     RunCursor cursor_;
     bool begun_ = false;
     TaskQueue::Slice slice_;
+};
+
+// What one turn calls. Its own references: a handler may close its registration while it runs.
+struct HandlerTask::Calls {
+    explicit Calls(const Handler& handler)
+        : call(Reference::share(handler.call.get())),
+          decode(Reference::share(handler.decode.get())),
+          on_error(Reference::share(handler.on_error.get())),
+          kind_of(Reference::share(handler.kind_of.get())),
+          encode(Reference::share(handler.encode.get())),
+          kind(handler.kind) {}
+
+    // Logs the exception that is set; `told` gets what the one who asked is told of it.
+    void report(std::uint16_t source, std::string* told = nullptr) const;
+
+    Reference call, decode, on_error, kind_of, encode;
+    std::uint16_t kind;
 };
 
 // Connections that came and went, in order, one at a time.

@@ -70,6 +70,8 @@ struct OutFlow {
     std::atomic<std::uint32_t> window{0};
     // Set by the producer that asks for a window, cleared by the selector.
     std::atomic<bool> asked{false};
+    // Of a subscription: it does not exist any more. Set by the selector, for good.
+    std::atomic<bool> withdrawn{false};
     SessionCount in_flight;
     // Kept by the producer whose turn it is in the ring; read for statistics.
     std::atomic<std::uint64_t> messages{0}, bytes{0};

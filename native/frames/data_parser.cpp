@@ -66,7 +66,7 @@ bool DataParser::parse(std::size_t bytes, DataSink& sink) {
             end_run(sink);
             return fail("a frame with unknown flags " + std::to_string(header.flags));
         }
-        if (header.kind >= kFirstUserKind && (header.flags & ~kRequest) == 0) {
+        if (header.kind >= kFirstDataKind && (header.flags & ~kRequest) == 0) {
             if (header.flags != 0 && header.length < 8) {
                 end_run(sink);
                 return fail("a request without an id");
@@ -85,7 +85,7 @@ bool DataParser::parse(std::size_t bytes, DataSink& sink) {
             }
         } else {
             end_run(sink);
-            if (header.kind < kFirstUserKind) {
+            if (header.kind < kFirstDataKind) {
                 if (!sink.control(header, {at + kHeaderBytes, header.length})) {
                     return fail("an unexpected control frame " + std::to_string(header.kind));
                 }

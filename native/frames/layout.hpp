@@ -37,6 +37,10 @@ enum Flag : std::uint16_t {
 };
 inline constexpr std::uint16_t kKnownFlags = kPacked | kFragment | kLast | kRequest | kResponse;
 
+// Below are frames of control, from here on messages: the library's own, then the users'.
+inline constexpr std::uint16_t kFirstDataKind = 32;
+inline constexpr std::uint16_t kEventKind = 32;  // an event of a topic, for the subscription that its flow names
+inline constexpr std::uint16_t kBusKind = 33;    // between buses: who publishes, who subscribes
 inline constexpr std::uint16_t kFirstUserKind = 64;
 
 enum class Control : std::uint16_t {
@@ -65,6 +69,7 @@ enum class Control : std::uint16_t {
     agree = 23,     // either: you may; I send nothing new
     refrain = 24,   // either: you may not, it is needed
     stay = 25,      // either: the one who asked needs it after all
+    bind = 26,      // data sender: my number for a topic, and its name, on this subscription's flow
 };
 
 inline constexpr std::uint32_t kMagic = 0x48504e41;  // "ANPH"

@@ -558,6 +558,7 @@ void Node::start_sending(Peer& peer) {
     peer.attempts = 0;
     ++peer.connects;
     peer.session.store(peer.sessions, std::memory_order_seq_cst);
+    start_subscription_flows(peer);
     peer.wake();
 }
 

@@ -27,7 +27,7 @@ Node::Node(NodeOptions options)
     : options_(std::move(options)),
       incarnation_(random_u64()),
       pool_(std::make_shared<BufferPool>(options_.buffer_pool)),
-      scheduler_(std::max(1, options_.threads), kMostThreads, scheduler_hooks()),
+      scheduler_(std::max(1, options_.threads), kMostThreads, scheduler_hooks(), options_.schedule),
       peers_(zeroed_table<std::atomic<Peer*>>(65536)),
       by_kind_(zeroed_table<std::atomic<Registration*>>(65536)) {
     if (!peers_ || !by_kind_) throw std::bad_alloc();
@@ -142,6 +142,7 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         }
     };
     wake_everyone();
+    timers_.stop();
     if (drain > 0) {
         // No more data is taken in; what is here is handled, and handlers may still send.
         patiently(until, [this](Nanos point) { return scheduler_.wait_idle(point); });
@@ -230,21 +231,28 @@ void Node::take_everything_down() {
 
 // --- registrations ---------------------------------------------------------------------------------
 
+// With mutex_ held.
+std::shared_ptr<Registration> Node::make_registration(std::uint16_t kind, std::uint64_t capacity, WhenFull when_full) {
+    auto registration = std::make_shared<Registration>();
+    registration->kind = kind;
+    registration->window = options_.flow_window_bytes;
+    registration->least_charge =
+        static_cast<std::uint32_t>(std::max<std::uint64_t>(1, options_.flow_window_bytes / capacity));
+    registration->queue = std::make_shared<TaskQueue>(when_full, capacity, options_.flow_window_bytes,
+                                                      [this](Run& run) { finish(run); });
+    registration->flow = static_cast<std::uint32_t>(registrations_.size());
+    registrations_.push_back(registration);
+    return registration;
+}
+
 std::shared_ptr<Registration> Node::add_registration(
     std::uint16_t kind, std::uint64_t capacity, WhenFull when_full,
     const std::function<void(const std::shared_ptr<Registration>&)>& prepare) {
-    auto registration = std::make_shared<Registration>();
+    std::shared_ptr<Registration> registration;
     {
         std::lock_guard lock(mutex_);
         if (by_kind_[kind].load(std::memory_order_acquire) != nullptr) return nullptr;
-        registration->kind = kind;
-        registration->window = options_.flow_window_bytes;
-        registration->least_charge =
-            static_cast<std::uint32_t>(std::max<std::uint64_t>(1, options_.flow_window_bytes / capacity));
-        registration->queue = std::make_shared<TaskQueue>(when_full, capacity, options_.flow_window_bytes,
-                                                          [this](Run& run) { finish(run); });
-        registration->flow = static_cast<std::uint32_t>(registrations_.size());
-        registrations_.push_back(registration);
+        registration = make_registration(kind, capacity, when_full);
         if (prepare) prepare(registration);
         by_kind_[kind].store(registration.get(), std::memory_order_release);
     }
@@ -258,7 +266,7 @@ void Node::remove_registration(const std::shared_ptr<Registration>& registration
     {
         std::lock_guard lock(mutex_);
         if (!registration->active.exchange(false)) return;
-        by_kind_[registration->kind].store(nullptr, std::memory_order_release);
+        if (!registration->topics) by_kind_[registration->kind].store(nullptr, std::memory_order_release);
     }
     registration->queue->close();
     registration->queue->clear();

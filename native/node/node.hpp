@@ -29,9 +29,12 @@
 #include "requests/requests.hpp"
 #include "scheduler/scheduler.hpp"
 #include "scheduler/task_queue.hpp"
+#include "scheduler/timers.hpp"
 #include "selector/interests.hpp"
 #include "selector/selector.hpp"
 #include "selector/transport.hpp"
+#include "topics/event_head.hpp"
+#include "topics/names.hpp"
 
 namespace antiphon {
 
@@ -56,6 +59,7 @@ struct NodeOptions {
     Nanos spin = 0;  // how long a caller looks for its response before it sleeps, while that helps
     std::size_t max_connections = 0;  // peers; 0: no limit
     int threads = 2;
+    Schedule schedule;
     Scheduler::Hooks hooks;
 };
 
@@ -139,6 +143,9 @@ struct Registration {
     std::atomic<bool> active{true};
     std::atomic<std::uint64_t> messages{0}, bytes{0};
     std::vector<InFlow*> senders;  // the selector's: who holds a part of the window
+    // Of a subscription: whoever publishes to it learned of its flow from the bus, not from this node's
+    // announcements of kinds.
+    std::unique_ptr<TopicNames> topics;
 };
 
 struct NodeCounters {
@@ -172,12 +179,17 @@ class Node {
     std::string address();
     const NodeOptions& options() const { return options_; }
     Scheduler& scheduler() { return scheduler_; }
+    Timers& timers() { return timers_; }
 
     // --- registrations ---------------------------------------------------------------------------
     // Null when the kind is taken. `prepare` is called before the first message can be parked.
     std::shared_ptr<Registration> add_registration(
         std::uint16_t kind, std::uint64_t capacity, WhenFull when_full,
         const std::function<void(const std::shared_ptr<Registration>&)>& prepare = nullptr);
+    // A flow of its own for the events of topics; as above.
+    std::shared_ptr<Registration> add_subscription(
+        std::uint64_t capacity, WhenFull when_full,
+        const std::function<void(const std::shared_ptr<Registration>&)>& prepare);
     void remove_registration(const std::shared_ptr<Registration>& registration);
     // So many messages of the run are handled: returns their credit.
     void progress(Run& run, std::uint32_t done);
@@ -220,12 +232,27 @@ class Node {
     // May block: a message of any size, whole. With `ok` and not `sending.went` the connection was
     // opened or the flow changed meanwhile, and nothing was sent: the caller begins again.
     Outcome send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,
-                       std::uint16_t flags = 0, Message prefix = {nullptr, 0});
+                       std::uint16_t flags = 0, Message prefix = {nullptr, 0}, OutFlow* on = nullptr);
     // May block: everything sent before to this peer, or to all (0), has been handled there. `at`
     // names the one that it failed with. Asks all before it waits for any.
     Outcome flush_peers(std::uint16_t only, Nanos deadline, const Interrupted* interrupted, std::uint16_t& at);
     // Asks for a window, if the attempt found none.
     void want_credit(Peer& peer, const Attempt& attempt);
+
+    // --- topics (topics.cpp): attempts never block -------------------------------------------------
+    // The way to a subscription of that peer, which has told its flow and its least charge. It lives as
+    // long as the node.
+    OutFlow& subscription_flow(Peer& peer, std::uint32_t flow, std::uint32_t least_charge);
+    // Everything that a publisher says before its first event in a session.
+    struct Binding {
+        std::uint32_t topic, epoch, number;
+        std::string_view name;
+    };
+    Attempt try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding);
+    // One event, or as many as one frame takes; the head is that of the first. Without a limit to their
+    // number only events without properties.
+    Attempt try_events(Peer& peer, OutFlow& flow, EventHead head, Message properties, const Message* events,
+                       std::size_t count, std::size_t& taken);
 
     // --- requests --------------------------------------------------------------------------------
     std::shared_ptr<Pending> add_request(Peer& peer, std::uint16_t kind) { return requests_.add(peer, kind); }
@@ -269,6 +296,9 @@ class Node {
     template <typename Fill>
     Attempt put_uncharged(Peer& peer, Header header, std::uint32_t session, Fill&& fill,
                           Haste haste = Haste::usual);
+    template <typename Fill>
+    Attempt put_on(Peer& peer, OutFlow& flow, std::uint32_t session, std::uint16_t kind, std::uint16_t flags,
+                   std::size_t payload, std::uint32_t messages, Fill&& fill, Haste haste);
     void signal_data(Peer& peer, Haste haste);
     bool write_inline(Peer& peer);
     bool sends_allowed() const;
@@ -382,6 +412,9 @@ class Node {
     void drop_receiving(Peer& peer);
     void when_handled(Peer& peer, std::function<void()> call);
     void announce(Registration& registration);
+    bool got_bind(Peer& peer, std::uint32_t flow, std::string_view payload);
+    std::shared_ptr<Registration> make_registration(std::uint16_t kind, std::uint64_t capacity, WhenFull when_full);
+    void start_subscription_flows(Peer& peer);
     void return_idle_windows(Peer& peer);
     void queue_credit(InFlow& flow, bool confirm = false);
     void give_credit(Run& run, std::uint32_t due);
@@ -398,6 +431,7 @@ class Node {
     Selector selector_;
     Scheduler::Hooks scheduler_hooks();
     Scheduler scheduler_;
+    Timers timers_;
     InterestQueue<Peer> interests_;
     Requests requests_;
     Patience spin_, serving_spin_;  // of callers that wait for a response; of who waits for a request

@@ -132,6 +132,8 @@ class Peer {
     std::uint64_t next_flush = 0, flushed = 0;
     std::uint64_t first_flush = 0;  // of this session: those before it are answered by nobody
     std::vector<InFlow*> credits_due;
+    // To subscriptions, by flow: made by publishers, changed by the selector.
+    std::unordered_map<std::uint32_t, std::unique_ptr<OutFlow>> subscription_flows;
     std::string forward;  // control frames for the channel we send on; written at frame boundaries
     std::string back;     // control frames for the channel we receive on
     std::atomic<int> flushes{0};  // asked for and not answered

@@ -19,7 +19,7 @@ Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fi
     // a farewell is said when the tail has been written: either they come behind this claim, or these
     // reads see them.
     // Nor does a new message slip into a connection that is being given back.
-    const bool fresh = header.kind >= kFirstUserKind && (header.flags & (kFragment | kResponse)) == 0;
+    const bool fresh = header.kind >= kFirstDataKind && (header.flags & (kFragment | kResponse)) == 0;
     const bool current = peer.session.load(std::memory_order_seq_cst) == session && sends_allowed() &&
                          !(fresh && peer.held.load(std::memory_order_seq_cst));
     if (!current) {
@@ -30,7 +30,7 @@ Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fi
     ring.write(position, &header, kHeaderBytes);
     if (current) fill(ring, position + kHeaderBytes);
     ring.wait_turn(position);
-    if (current && header.kind >= kFirstUserKind) fill.count();
+    if (current && header.kind >= kFirstDataKind) fill.count();
     ring.publish(position + total);
     signal_data(peer, haste);
     return {current ? Attempt::Status::sent : Attempt::Status::again, nullptr, 0, session};
@@ -63,7 +63,13 @@ Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size
     const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
     if (session == 0 || peer.held.load(std::memory_order_seq_cst)) return {Attempt::Status::not_connected};
     OutFlow* flow = peer.kinds.find(kind);
-    if (flow == nullptr) flow = &peer.unannounced;
+    return put_on(peer, flow ? *flow : peer.unannounced, session, kind, flags, payload, messages, copy, haste);
+}
+
+template <typename Copy>
+Attempt Node::put_on(Peer& peer, OutFlow& to, std::uint32_t session, std::uint16_t kind, std::uint16_t flags,
+                     std::size_t payload, std::uint32_t messages, Copy&& copy, Haste haste) {
+    OutFlow* const flow = &to;
     const std::uint32_t window = flow->window.load(std::memory_order_acquire);
     const std::uint32_t least = flow->least_charge.load(std::memory_order_relaxed);
     const std::size_t total = kHeaderBytes + payload;

@@ -246,7 +246,14 @@ void Node::share_window(Registration& registration) {
 void Node::open_flow(Peer& peer, std::uint32_t id) {
     if (id == 0) return;
     Registration* registration = id < flows_.size() ? flows_[id] : nullptr;
-    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) return;
+    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) {
+        // A kind was withdrawn before; a subscription only from those who had opened it.
+        const bool event = registration == nullptr || registration->topics;
+        if (!event) return;
+        peer.send_back(Control::withdraw, ByteWriter().put(kEventKind).put(std::uint32_t{0}).bytes(), id);
+        add_interest(peer, kWriteBack);
+        return;
+    }
     InFlow& flow = in_flow(peer, id);
     auto& senders = registration->senders;
     if (std::find(senders.begin(), senders.end(), &flow) != senders.end()) return;
@@ -334,7 +341,7 @@ std::string announcement(const Registration& registration) {
 
 void Node::announce_all(Channel& channel) {
     for (const Registration* registration : flows_) {
-        if (registration && registration->active.load(std::memory_order_acquire)) {
+        if (registration && !registration->topics && registration->active.load(std::memory_order_acquire)) {
             append_frame(channel.out, Control::announce, announcement(*registration), registration->flow);
         }
     }
@@ -357,6 +364,10 @@ void Node::announce(Registration& registration) {
         for (auto& peer : peer_list_) peers.push_back(peer.get());
     }
     for (Peer* peer : peers) {
+        if (active && registration.topics) break;  // the bus tells whom it concerns
+        if (registration.topics && (registration.flow >= peer->in_flows.size() || !peer->in_flows[registration.flow])) {
+            continue;  // it has never asked for it
+        }
         if (peer->in == nullptr || peer->in->state != Channel::State::open) continue;
         peer->send_back(active ? Control::announce : Control::withdraw, announcement(registration),
                         registration.flow);
@@ -380,6 +391,11 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
     ByteReader reader(payload);
     auto flow_of = [&]() -> OutFlow* {
         if (header.flow == 0) return &peer.unannounced;
+        {
+            std::lock_guard lock(peer.mutex);
+            const auto found = peer.subscription_flows.find(header.flow);
+            if (found != peer.subscription_flows.end()) return found->second.get();
+        }
         for (auto& [kind, flow] : peer.out_flows) {
             if (flow->id.load(std::memory_order_relaxed) == header.flow) return flow.get();
         }
@@ -415,6 +431,14 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
         }
         case Control::withdraw: {
             const auto kind = reader.get<std::uint16_t>();
+            if (kind == kEventKind) {
+                if (OutFlow* flow = flow_of()) {
+                    flow->withdrawn.store(true, std::memory_order_seq_cst);
+                    flow->window.store(UINT32_MAX, std::memory_order_seq_cst);  // whoever waits goes on
+                    peer.wake();
+                }
+                return reader.ok();
+            }
             const auto found = peer.out_flows.find(kind);
             if (found != peer.out_flows.end() && found->second->id == header.flow) {
                 peer.kinds.set(kind, nullptr);
@@ -538,6 +562,7 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
             add_interest(peer, kWriteBack);
             return true;
         case Control::open: open_flow(peer, header.flow); return true;
+        case Control::bind: return got_bind(peer, header.flow, payload);
         case Control::shut: shut_flow(peer, header.flow); return true;
         case Control::flush: {
             const auto id = reader.get<std::uint64_t>();
@@ -567,7 +592,7 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
             const auto size = reader.get<std::uint64_t>();
             const auto kind = reader.get<std::uint16_t>();
             if (!reader.ok()) return false;
-            if (phase_.load(std::memory_order_acquire) != Phase::running && kind >= kFirstUserKind && header.flow != 0) {
+            if (phase_.load(std::memory_order_acquire) != Phase::running && kind >= kFirstDataKind && header.flow != 0) {
                 return true;
             }
             reserve(peer, id, size, kind, header.flow);

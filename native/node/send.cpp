@@ -346,7 +346,7 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
 }
 
 Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,
-                         std::uint16_t flags, Message prefix) {
+                         std::uint16_t flags, Message prefix, OutFlow* on) {
     Peer& peer = sending.peer;
     std::optional<Busy> busy(peer);
     // In this order: with `busy` raised and not held, the session lasts.
@@ -360,7 +360,7 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, 
     sending.session = session;
     if (message.size > message_limit(peer)) return too_large(peer, message.size);
     // Its bytes are paid for by the reservation, its place in the queue by the flow.
-    OutFlow* flow = peer.kinds.find(kind);
+    OutFlow* flow = on ? on : peer.kinds.find(kind);
     if (flow == nullptr) flow = &peer.unannounced;
     // An answer is paid for by its request, and belongs to no flow.
     const std::uint32_t flow_id = flags == kResponse ? 0 : flow->id.load(std::memory_order_relaxed);
@@ -373,7 +373,9 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, 
         Outcome outcome = wait(sending, {Status::no_credit, flow, charge, session, window}, interrupted);
         if (!outcome.ok()) return outcome;
         if (peer.session.load(std::memory_order_seq_cst) != session) return lost(peer);
-        if (peer.kinds.find(kind) != flow && flow != &peer.unannounced) return {};  // withdrawn: begin again
+        const bool known = on ? !on->withdrawn.load(std::memory_order_seq_cst)
+                              : peer.kinds.find(kind) == flow || flow == &peer.unannounced;
+        if (!known) return {};  // withdrawn: begin again
     }
     sending.went = true;
 

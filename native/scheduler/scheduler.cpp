@@ -1,5 +1,7 @@
 #include "scheduler/scheduler.hpp"
 
+#include <pthread.h>
+#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -31,7 +33,9 @@ void Scheduler::notify(Task& task) {
 void Scheduler::enqueue(Task& task) {
     std::lock_guard lock(mutex_);
     if (stopping_ || task.forgotten_) return;
-    ready_.push_back(&task);
+    task.ready_since_ = now_ns();
+    task.resumed_ = false;
+    ready_.push(task);
     if (workers_.empty()) {
         for (int i = 0; i < threads_; ++i) add_worker();
     }
@@ -78,6 +82,7 @@ void Scheduler::work(Worker& worker) {
     worker_ = &worker;
     prctl(PR_SET_NAME, "ap-scheduler");
     std::unique_lock lock(mutex_);
+    settle_in();
     while (!stopping_) {
         if (ready_.empty() && running_ == 0 && !eager_) {
             // The last one to have worked stays awake for a moment: it is on a core, and its data in
@@ -106,31 +111,45 @@ void Scheduler::work(Worker& worker) {
             continue;
         }
         const Nanos now = now_ns();
-        Task& task = *ready_.front();
-        ready_.pop_front();
+        Task& task = *ready_.pop();
         ready_count_.store(ready_.size(), std::memory_order_seq_cst);
         ++running_;
         worker.task = &task;
         worker.since = now;
         task.state_.store(Task::running, std::memory_order_seq_cst);
+        const bool charged = ready_.shared();
+        const Nanos until = now + (charged ? std::min(kSlice, ready_.allowance(task)) : kSlice);
+        const Nanos waited = now - task.ready_since_;
+        const bool resumed = task.resumed_;
         if (!ready_.empty() && watcher_ == nullptr) wake_one();  // this may have been the watcher
         lock.unlock();
 
         bool more = false;
+        const bool full = task.full();
+        const std::uint64_t handled = task.handled();
+        const Nanos cpu = charged ? thread_cpu_ns() : 0;
         try {
-            more = task.run_slice(now + kSlice);
+            more = task.run_slice(until);
         } catch (const std::exception&) {
             failed_slices_.fetch_add(1, std::memory_order_relaxed);  // out of memory: the thread lives on
         }
         slices_.fetch_add(1, std::memory_order_relaxed);
+        const Nanos used = charged ? thread_cpu_ns() - cpu : 0;
+        const Nanos ended = now_ns();
+        task.meter.slice({waited, resumed, ended - now, used, task.handled() - handled, full});
 
         lock.lock();
+        if (charged) {
+            if (const Nanos overrun = ready_.charge(task, used); overrun > 0) task.meter.overran(overrun);
+        }
         worker.task = nullptr;
         --running_;
         int state = Task::running;
         if (!task.forgotten_ && (more || !task.state_.compare_exchange_strong(state, Task::idle))) {
             task.state_.store(Task::ready, std::memory_order_seq_cst);
-            ready_.push_back(&task);
+            task.ready_since_ = ended;
+            task.resumed_ = more;
+            ready_.push(task);
             ready_count_.store(ready_.size(), std::memory_order_seq_cst);
         }
         if (!ready_.empty() && blocked_ != 0) wake_one();
@@ -141,6 +160,49 @@ void Scheduler::work(Worker& worker) {
     hooks_.thread_ends();
     lock.lock();
     quiet_.notify_all();
+}
+
+// Priority and processors, as the schedule wants them. Where that is not permitted the thread works as
+// any other, and refusal() says so.
+void Scheduler::settle_in() {
+    if (schedule_.fifo_priority > 0) {
+        const sched_param parameters{schedule_.fifo_priority};
+        if (const int error = pthread_setschedparam(pthread_self(), SCHED_FIFO, &parameters)) {
+            refusal_ = "SCHED_FIFO " + std::to_string(schedule_.fifo_priority) + " is not permitted here (" +
+                       std::generic_category().message(error) + "); it takes CAP_SYS_NICE or an rtprio limit";
+        }
+    }
+    if (!schedule_.cpus.empty()) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (const int cpu : schedule_.cpus) CPU_SET(cpu, &set);
+        if (const int error = pthread_setaffinity_np(pthread_self(), sizeof set, &set)) {
+            refusal_ = "these processors cannot be had: " + std::generic_category().message(error);
+        }
+    }
+}
+
+bool Scheduler::set_share(Task& task, double share) {
+    constexpr double kRounding = 1e-9;
+    std::lock_guard lock(mutex_);
+    if (task.forgotten_ || ready_.shares() - task.share_ + share > 1 + kRounding) return false;
+    ready_.set_share(task, share);
+    return true;
+}
+
+double Scheduler::shares() {
+    std::lock_guard lock(mutex_);
+    return ready_.shares();
+}
+
+std::uint64_t Scheduler::renewals() {
+    std::lock_guard lock(mutex_);
+    return ready_.renewals();
+}
+
+std::string Scheduler::refusal() {
+    std::lock_guard lock(mutex_);
+    return refusal_;
 }
 
 Scheduler::Blocked::Blocked() : scheduler_(current_) {
@@ -170,8 +232,9 @@ Scheduler::Blocked::~Blocked() {
 
 bool Scheduler::forget(Task& task, Nanos until) {
     std::unique_lock lock(mutex_);
+    if (!task.forgotten_) ready_.set_share(task, 0);
     task.forgotten_ = true;
-    std::erase(ready_, &task);
+    ready_.erase(task);
     ready_count_.store(ready_.size(), std::memory_order_seq_cst);
     for (;;) {
         const bool elsewhere = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
@@ -193,7 +256,8 @@ bool Scheduler::wait_idle(Nanos until) {
 bool Scheduler::stop(Nanos until) {
     std::unique_lock lock(mutex_);
     stopping_.store(true, std::memory_order_seq_cst);
-    ready_.clear();
+    while (ready_.pop() != nullptr) {
+    }
     ready_count_.store(0, std::memory_order_seq_cst);
     hooks_.wake_leader();
     for (Worker& worker : workers_) worker.wake.notify_all();

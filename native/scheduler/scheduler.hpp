@@ -1,5 +1,8 @@
 // Scheduler threads: they take tasks that have work and run a bounded slice of each, in turn.
 //
+// Which task comes next is decided by its share of the time (ready_queue.hpp); without shares they take
+// turns. A slice is charged the processor time that its thread used.
+//
 // Python tasks run one at a time on a build with a global interpreter lock: the second thread enters
 // only when the first overruns two slices or blocks in one of our own calls, so that threads do not
 // queue up on the interpreter's lock. A thread that blocks in our calls is replaced by a spare.
@@ -11,28 +14,54 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "base/patience.hpp"
+#include "scheduler/meter.hpp"
+#include "scheduler/ready_queue.hpp"
 
 namespace antiphon {
 
 inline constexpr Nanos kSlice = 2 * kMillisecond;
+
+struct Schedule {
+    Nanos period = 10 * kMillisecond;
+    int buckets = 100;
+    bool penalty = false;     // an overrun is taken from the next period
+    int fifo_priority = 0;    // above 0: SCHED_FIFO
+    std::vector<int> cpus{};  // that the threads may run on; empty: all
+};
 
 class Task {
    public:
     virtual ~Task() = default;
     // Runs until the work or the slice is used up. True when work is left. On a scheduler thread.
     virtual bool run_slice(Nanos until) = 0;
+    // How many events it has handled so far; asked before and after a slice, by the thread that runs it.
+    virtual std::uint64_t handled() const { return 0; }
+    // Whether its queue has no room; asked before a slice.
+    virtual bool full() const { return false; }
+
+    Meter meter;
 
    private:
     friend class Scheduler;
+    friend class ReadyQueue;
     enum State : int { idle, ready, running, running_notified };
     // Idle to ready by whoever brings work, ready to running and back by the scheduler.
     std::atomic<int> state_{idle};
-    bool forgotten_ = false;  // with the scheduler's mutex: it is not to run any more
+    // With the scheduler's mutex:
+    bool forgotten_ = false;  // it is not to run any more
+    bool queued_ = false;     // it is in the ready queue, in
+    int bucket_ = 0;          // this bucket, if it has a share
+    double share_ = 0;
+    Nanos credits_ = 0;  // of
+    std::uint64_t round_ = 0;  // this round
+    Nanos ready_since_ = 0;
+    bool resumed_ = false;  // and why
 };
 
 class Scheduler {
@@ -46,8 +75,12 @@ class Scheduler {
         std::function<void()> wake_leader = [] {};  // it looks at done() again; any thread
     };
 
-    Scheduler(int threads, int most_threads, Hooks hooks)
-        : threads_(threads), most_threads_(most_threads), hooks_(std::move(hooks)) {}
+    Scheduler(int threads, int most_threads, Hooks hooks, Schedule schedule = {})
+        : threads_(threads),
+          most_threads_(most_threads),
+          hooks_(std::move(hooks)),
+          schedule_(std::move(schedule)),
+          ready_(schedule_.period, schedule_.buckets, schedule_.penalty) {}
     ~Scheduler() {
         if (!left_) stop(kNever);
     }
@@ -64,6 +97,15 @@ class Scheduler {
     // The task will not run again once this returns true, unless it is running on this very thread.
     // False when it still ran at the deadline.
     bool forget(Task& task, Nanos until);
+
+    // Gives the task a fraction of the time, or none (0). False, and nothing has changed, when all the
+    // shares would sum to more than one.
+    bool set_share(Task& task, double share);
+    double shares();
+    const Schedule& schedule() const { return schedule_; }
+    std::uint64_t renewals();
+    // What a thread could not be given that the schedule asks for; empty when all is well.
+    std::string refusal();
 
     static bool on_scheduler_thread();
 
@@ -97,6 +139,7 @@ class Scheduler {
     void work(Worker& worker);
     void wake_one();    // with mutex_ held
     void add_worker();  // with mutex_ held
+    void settle_in();   // with mutex_ held
     bool may_enter(Nanos now) const;
 
     static thread_local Scheduler* current_;
@@ -107,7 +150,9 @@ class Scheduler {
     std::mutex mutex_;
     std::condition_variable quiet_;
     std::vector<Worker*> sleeping_;  // the last one to fall asleep is the last one here
-    std::deque<Task*> ready_;
+    const Schedule schedule_;
+    ReadyQueue ready_;
+    std::string refusal_;
     std::deque<Worker> workers_;
     Patience patience_;
     // Written under the mutex; read by the thread that is eager.

@@ -87,6 +87,9 @@ void TaskQueue::push(Run run) {
         } else {
             if (message && when_full_ == WhenFull::drop_oldest) cut_oldest(run, dropped);
             ready = runs_.empty();
+            if (const std::uint64_t count = run.size()) {
+                found_.fetch_add(count * pending() + count * (count - 1) / 2, std::memory_order_relaxed);
+            }
             runs_.push_back(std::move(run));
             account(runs_.back(), true);
             if (waiters_ != 0) filled_.notify_one();

@@ -67,9 +67,13 @@ class TaskQueue {
     std::uint64_t pending() const { return pending_.load(std::memory_order_relaxed); }
     std::uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
     std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+    // What every message has found waiting before it, added up.
+    std::uint64_t found() const { return found_.load(std::memory_order_relaxed); }
     Nanos oldest();
     WhenFull when_full() const { return when_full_; }
     std::uint64_t capacity() const { return capacity_; }
+    // Nearly: senders that wait for credit keep it a little below.
+    bool full() const { return pending() * 10 >= capacity_ * 9 || pending_bytes() * 10 >= window_ * 9; }
 
    private:
     void account(const Run& run, bool in);
@@ -92,7 +96,7 @@ class TaskQueue {
     int waiters_ = 0;
     Patience patience_;
     // Written under mutex_; read without it for statistics and quick checks.
-    std::atomic<std::uint64_t> pending_{0}, pending_bytes_{0}, dropped_{0};
+    std::atomic<std::uint64_t> pending_{0}, pending_bytes_{0}, dropped_{0}, found_{0};
     std::atomic<std::size_t> runs_count_{0};
     std::atomic<bool> closed_{false};
 };

@@ -134,7 +134,7 @@ struct Stream {
 Stream make_stream(std::mt19937_64& random, std::size_t frames, std::size_t largest, std::uint32_t least = 0) {
     Stream stream;
     // Few kinds, so that frames of one kind often follow each other and become one run.
-    auto user_kind = [&] { return static_cast<std::uint16_t>(kFirstUserKind + check::below(random, 3)); };
+    auto user_kind = [&] { return static_cast<std::uint16_t>(kFirstDataKind + check::below(random, 3)); };
     for (std::size_t i = 0; i < frames; ++i) {
         const std::size_t size = check::below(random, 6) == 0 ? check::below(random, largest + 1)
                                                               : check::below(random, std::min<std::size_t>(largest, 80) + 1);
@@ -159,7 +159,7 @@ Stream make_stream(std::mt19937_64& random, std::size_t frames, std::size_t larg
                 break;
             }
             case 2: {
-                const auto kind = static_cast<std::uint16_t>(check::below(random, kFirstUserKind));
+                const auto kind = static_cast<std::uint16_t>(check::below(random, kFirstDataKind));
                 const std::string payload = letters(random, size);
                 stream.bytes += frame(kind, 0, flow, payload);
                 stream.frames.push_back({'c', kind, flow, payload});

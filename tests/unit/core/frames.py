@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 HEADER = struct.Struct("<IHHI")
 PACKED, FRAGMENT, LAST = 1, 2, 4
-FIRST_USER_KIND = 64
+FIRST_DATA_KIND = 32
 MAX_FRAME = 8192
 
 Found = tuple[str, int, int, bytes]
@@ -57,7 +57,7 @@ def control(kind: int, flow: int, payload: bytes) -> Frame:
 
 # Few kinds and flows, so that frames of one run often follow each other; sizes around the least
 # pooled buffer as well as small ones.
-user_kinds = st.sampled_from([FIRST_USER_KIND, 100, 65535])
+user_kinds = st.sampled_from([FIRST_DATA_KIND, 100, 65535])
 flows = st.sampled_from([0, 1, 2**32 - 1])
 payloads = st.one_of(
     st.binary(max_size=40),
@@ -69,7 +69,7 @@ frames = st.one_of(
     st.builds(single, user_kinds, flows, payloads),
     st.builds(several, user_kinds, flows, st.lists(st.binary(max_size=60), min_size=1, max_size=8)),
     st.builds(fragment, user_kinds, flows, st.integers(0, 2**64 - 1), parts, st.booleans()),
-    st.builds(control, st.integers(0, FIRST_USER_KIND - 1), flows, parts),
+    st.builds(control, st.integers(0, FIRST_DATA_KIND - 1), flows, parts),
 )
 streams = st.lists(frames, max_size=25)
 

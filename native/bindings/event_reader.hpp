@@ -1,0 +1,36 @@
+// From messages to events.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+
+#include "bindings/event.hpp"
+#include "bindings/tasks.hpp"
+
+namespace antiphon::python {
+
+// Turns messages into events: names, numbers, what was missed. One thread at a time.
+class EventReader {
+   public:
+    EventReader(Registration& registration, Handler& handler) : registration_(registration), handler_(handler) {}
+
+    struct Topic {
+        std::shared_ptr<BoundTopic> bound;
+        PyObject* name;  // str; the handler's
+    };
+    // The topic of an event of that node; null when it has no name here. Until the next call.
+    Topic* topic(std::uint16_t source, std::uint32_t topic);
+    // How many came to grief since the last one; the one with this number is the last one now.
+    static std::uint32_t missed(Topic& topic, std::uint32_t number);
+
+   private:
+    PyObject* text(std::uint64_t key, const std::string& name);
+
+    Registration& registration_;
+    Handler& handler_;
+    std::unordered_map<std::uint64_t, Topic> known_;
+    std::uint64_t version_ = 0, last_key_ = 0;
+    Topic* last_ = nullptr;
+};
+
+}  // namespace antiphon::python

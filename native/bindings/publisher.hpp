@@ -1,0 +1,98 @@
+// One topic's publisher: a number for its name, its sequence, and the subscriptions it serves.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bindings/node.hpp"
+
+namespace antiphon::python {
+
+class Publisher {
+   public:
+    Publisher(std::shared_ptr<Node> node, std::uint32_t topic, std::string name, bool drops, Reference encode,
+              Reference encode_message)
+        : node_(std::move(node)),
+          topic_(topic),
+          name_(std::move(name)),
+          drops_(drops),
+          encode_(std::move(encode)),
+          encode_message_(std::move(encode_message)) {}
+    ~Publisher();
+
+    // A subscription of another node, or of this one: its flow there, what it charges at the least, and
+    // a callable that says from the properties whether it wants an event; null: all of them.
+    // Serving one again changes nothing. False: that node is not known.
+    bool serve(std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
+               Reference where);
+    void leave(std::uint16_t peer, std::uint32_t flow);
+    std::size_t targets() const { return targets_.size(); }
+
+    // With the interpreter's lock. New references; null with an exception set.
+    // A buffer or a message; properties and ttl may be null or None.
+    PyObject* publish(PyObject* data, PyObject* properties, PyObject* ttl);
+    PyObject* publish_many(PyObject* events, PyObject* ttl);  // a sequence of bytes and messages
+    PyObject* publish_packed(PyObject* data, PyObject* offsets, PyObject* ttl);
+    void close();
+
+    std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
+    std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+    std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
+    std::uint64_t waits() const { return waits_.load(std::memory_order_relaxed); }
+    std::shared_ptr<Node> node() { return node_; }
+
+   private:
+    struct Target {
+        Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_, Reference where_)
+            : peer(peer_), flow(flow_), incarnation(incarnation_), epoch(epoch_), where(std::move(where_)) {}
+        Peer& peer;
+        OutFlow& flow;
+        const std::uint64_t incarnation;
+        const std::uint32_t epoch;
+        const Reference where;
+        std::atomic<bool> left{false};  // it is served no longer
+        // With the publisher's mutex:
+        std::uint32_t number = 1;   // of the next event
+        std::uint32_t bound = 0;    // the session in which the name was said
+    };
+    using Targets = std::vector<std::shared_ptr<Target>>;
+
+    // What is to be published; the same for all targets.
+    struct Load {
+        EventHead head;
+        Message properties;
+        const Message* events;
+        std::size_t count;
+        Nanos expires;  // on this machine's clock; 0: never
+    };
+
+    class Turn;
+    bool wanted(const Targets& targets, PyObject* properties, std::vector<std::shared_ptr<Target>>& chosen);
+    PyObject* send(const std::vector<std::shared_ptr<Target>>& targets, Load load);
+    bool send_spans(const std::vector<Message>& spans, Nanos expires);
+    bool open() const;
+    // When it is worth nothing any more; 0: never. False with an exception set.
+    static bool read_ttl(PyObject* ttl, Nanos& expires);
+    Attempt attempt(Target& target, const Load& load, std::size_t done, std::size_t& taken);
+    bool gone(const Target& target) const;
+
+    std::shared_ptr<Node> node_;
+    const std::uint32_t topic_;
+    const std::string name_;
+    const bool drops_;  // rather than wait for credit
+    Reference encode_;  // properties to bytes
+    Reference encode_message_;
+    // With the interpreter's lock:
+    Targets targets_;
+    bool closed_ = false;
+    // Of numbers and order; held while somebody waits for credit. Taken without the interpreter's lock,
+    // or by try-lock.
+    std::mutex mutex_;
+    std::atomic<std::thread::id> owner_{};  // the thread that holds it
+    std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};
+};
+
+}  // namespace antiphon::python

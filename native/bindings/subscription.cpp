@@ -1,0 +1,146 @@
+#include "bindings/subscription.hpp"
+
+#include <algorithm>
+
+namespace antiphon::python {
+
+namespace {
+
+// As with handlers of messages: quick ones are not charged a look at the clock per call.
+constexpr std::uint32_t kCallsPerLook = 16;
+constexpr Nanos kSoon = 50 * kMicrosecond;
+// A batch is no larger: its arrays are copied, and a slice ends between batches only.
+constexpr std::size_t kMostEvents = 8192;
+
+void add(std::atomic<std::uint64_t>& to, std::uint64_t amount) {
+    to.store(to.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void SubscriptionTask::took(Nanos now, std::uint64_t events) {
+    if (events == 0) return;
+    Delays& delays = *delays_.load(std::memory_order_relaxed);
+    const Nanos response = now - run_.arrived;
+    delays.response.add(response, events);
+    delays.sum.store(delays.sum.load(std::memory_order_relaxed) + static_cast<double>(response) * static_cast<double>(events),
+                     std::memory_order_relaxed);
+    add(delays.events, events);
+}
+
+void SubscriptionTask::handle(Nanos until) {
+    if (delays_.load(std::memory_order_relaxed) == nullptr) delays_.store(new Delays, std::memory_order_release);
+    const std::uint32_t before = cursor_.left();
+    std::uint64_t failed = 0, count = 0;
+    const Calls calls(*handler_);
+    if (!registration_->queue->closed() && calls.call) {
+        if (handler_->batch) {
+            handle_batches(calls, until, count, failed);
+        } else {
+            handle_events(calls, until, count, failed);
+        }
+    }
+    account(before, cursor_.left(), count, failed);
+}
+
+void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint64_t& count, std::uint64_t& failed) {
+    const TaskQueue& queue = *registration_->queue;
+    Delays& delays = *delays_.load(std::memory_order_relaxed);
+    const std::uint32_t per_credit = Node::messages_per_credit(run_);
+    std::uint32_t distance = 1, to_look = 1;
+    std::uint64_t since_look = 0;
+    Nanos looked = now_ns();
+    // The handler may close its own subscription: nothing is handed out after that.
+    while (cursor_.left() != 0 && handler_->call) {
+        const std::uint32_t done = run_.size() - cursor_.left();
+        if (done - run_.done >= per_credit) node_->progress(run_, done);
+        const char* message;
+        std::size_t size;
+        cursor_.next(message, size);
+        EventView view;
+        EventReader::Topic* topic = nullptr;
+        if (!view.read(message, size) || (topic = reader_.topic(run_.source, view.head.topic)) == nullptr) {
+            add(delays.malformed, 1);
+            continue;
+        }
+        if (view.head.ttl_us != 0 && view.head.expired(now_ns() - run_.arrived)) {
+            add(delays.expired, 1);  // the next one says that it was missed
+            continue;
+        }
+        const std::uint32_t missed = EventReader::missed(*topic, view.head.number);
+        if (missed != 0) add(delays.missed, missed);
+        Reference event = Reference::steal(make_event(view, topic->name, run_.source, missed));
+        Reference result;
+        if (event) {
+            PyObject* arguments[] = {nullptr, event.get()};
+            result = Reference::steal(call_python(calls.call.get(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET));
+        }
+        if (!result) {
+            ++failed;
+            calls.report(run_.source);
+        }
+        ++count;
+        ++since_look;
+        if (--to_look != 0) continue;
+        const Nanos now = now_ns();
+        took(now, since_look);
+        since_look = 0;
+        if (now >= until || queue.closed()) break;
+        distance = now - looked < kSoon ? std::min(distance * 2, kCallsPerLook) : 1;
+        to_look = distance;
+        looked = now;
+    }
+    took(now_ns(), since_look);
+}
+
+void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint64_t& count, std::uint64_t& failed) {
+    const TaskQueue& queue = *registration_->queue;
+    Delays& delays = *delays_.load(std::memory_order_relaxed);
+    while (cursor_.left() != 0 && handler_->call) {
+        views_.clear();
+        EventReader::Topic* topic = nullptr;
+        std::uint32_t missed = 0;
+        const Nanos began = now_ns();
+        while (cursor_.left() != 0 && views_.size() < kMostEvents) {
+            RunCursor ahead = cursor_;
+            const char* message;
+            std::size_t size;
+            ahead.next(message, size);
+            EventView view;
+            if (!view.read(message, size)) {
+                add(delays.malformed, 1);
+            } else if (!views_.empty() && view.head.topic != views_.front().head.topic) {
+                break;  // another topic: another batch
+            } else if (view.head.expired(began - run_.arrived)) {
+                add(delays.expired, 1);
+            } else if (views_.empty() && (topic = reader_.topic(run_.source, view.head.topic)) == nullptr) {
+                add(delays.malformed, 1);
+            } else {
+                missed += EventReader::missed(*topic, view.head.number);
+                views_.push_back(view);
+            }
+            cursor_ = ahead;
+        }
+        if (!views_.empty()) {
+            if (missed != 0) add(delays.missed, missed);
+            Reference batch = Reference::steal(make_event_batch(views_, topic->name, run_.source, missed));
+            Reference result;
+            if (batch) {
+                PyObject* arguments[] = {nullptr, batch.get()};
+                result = Reference::steal(
+                    call_python(calls.call.get(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET));
+            }
+            if (!result) {
+                failed += views_.size();
+                calls.report(run_.source);
+            }
+            ++count;
+        }
+        const Nanos now = now_ns();
+        took(now, views_.size());
+        if (now >= until || queue.closed()) break;
+        if (cursor_.left() != 0) node_->progress(run_, run_.size() - cursor_.left());
+    }
+}
+
+}  // namespace antiphon::python

@@ -1,0 +1,121 @@
+#include "bindings/timer.hpp"
+
+#include <algorithm>
+#include <ctime>
+
+#include "bindings/event.hpp"
+
+namespace antiphon::python {
+
+namespace {
+
+// A call that begins later than this part of its period, and than that, counts as late.
+constexpr Nanos kLatePart = 10, kLateLeast = kMillisecond;
+
+std::int64_t wall_clock_at(Nanos moment) {
+    timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return static_cast<std::int64_t>(t.tv_sec) * kSecond + t.tv_nsec - (now_ns() - moment);
+}
+
+}  // namespace
+
+void TimerTask::tick(Nanos intended, std::uint64_t number, std::uint64_t skipped) {
+    if (skipped != 0) missed.fetch_add(skipped, std::memory_order_relaxed);
+    Nanos none = 0;
+    if (!due_.compare_exchange_strong(none, intended, std::memory_order_seq_cst)) {
+        missed.fetch_add(1, std::memory_order_relaxed);
+        return;
+    }
+    number_.store(number, std::memory_order_relaxed);
+    node_->scheduler().notify(*this);
+}
+
+bool TimerTask::run_slice(Nanos) {
+    const Nanos intended = due_.load(std::memory_order_seq_cst);
+    if (intended == 0) return false;
+    Entered entered;
+    const Nanos began = now_ns();
+    const Nanos lag = began - intended;
+    lateness.add(lag);
+    if (lag > std::max(kLateLeast, period_ / kLatePart)) late.store(late.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (call_) {
+        Reference call = Reference::share(call_.get()), on_error = Reference::share(on_error_.get());
+        Reference result, event;
+        if (wants_event_) {
+            const std::uint64_t all = missed.load(std::memory_order_relaxed);
+            event = Reference::steal(make_timer_event(wall_clock_at(intended), number_.load(std::memory_order_relaxed),
+                                                      static_cast<std::uint32_t>(all - told_missed_),
+                                                      static_cast<double>(lag) / 1e9));
+            told_missed_ = all;
+        }
+        if (!wants_event_ || event) {
+            PyObject* arguments[] = {nullptr, event.get()};
+            result = Reference::steal(
+                call_python(call.get(), arguments + 1, (wants_event_ ? 1 : 0) | PY_VECTORCALL_ARGUMENTS_OFFSET));
+        }
+        if (!result) {
+            failed.store(failed.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+            Reference exception = take_exception();
+            Reference done = exception ? call_one(on_error.get(), exception.get()) : Reference{};
+            if (!done) PyErr_WriteUnraisable(on_error.get());
+        }
+    }
+    calls.store(calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    due_.store(0, std::memory_order_seq_cst);
+    return false;
+}
+
+Timer::Timer(std::shared_ptr<Node> node, double period, Reference call, Reference on_error, bool wants_event)
+    : node_(std::move(node)), task_(std::make_shared<TimerTask>(node_)) {
+    task_->period_ = std::max<Nanos>(1, seconds_to_ns(period));
+    task_->call_ = std::move(call);
+    task_->on_error_ = std::move(on_error);
+    task_->wants_event_ = wants_event;
+}
+
+bool Timer::start() {
+    active_ = node_->timers().add(*task_, now_ns() + task_->period_, task_->period_);
+    return active_;
+}
+
+Timer::~Timer() {
+    if (node_->forked()) {
+        new std::shared_ptr<Node>(std::move(node_));
+        new std::shared_ptr<TimerTask>(std::move(task_));
+        return;
+    }
+    close();
+    PyErr_Clear();
+    // If it could not be waited for, or is this very call: it is left to itself.
+    if (task_.use_count() == 1 && Scheduler::on_scheduler_thread()) new std::shared_ptr<TimerTask>(task_);
+}
+
+bool Timer::close() {
+    if (node_->forked()) {
+        raise_forked();
+        return false;
+    }
+    if (!active_) return true;
+    active_ = false;
+    bool raised = false;
+    {
+        Released released;
+        node_->timers().remove(*task_);
+        const Interrupted* interrupted = released.interrupted();
+        for (;;) {
+            const Nanos point = interrupted ? now_ns() + 100 * kMillisecond : kNever;
+            if (node_->scheduler().forget(*task_, point)) break;
+            if (interrupted && (*interrupted)()) {
+                raised = true;
+                new std::shared_ptr<TimerTask>(task_);  // it still runs
+                break;
+            }
+        }
+    }
+    task_->call_ = {};
+    task_->on_error_ = {};
+    return !raised;
+}
+
+}  // namespace antiphon::python

@@ -1,0 +1,148 @@
+// Events of topics: a flow for every subscription, and names before the first event.
+#include <algorithm>
+
+#include "node/put.hpp"
+
+namespace antiphon {
+
+namespace {
+
+constexpr std::size_t kMostNameBytes = 1024;
+
+// Caller: the peer's mutex.
+void begin_session(OutFlow& flow, std::uint32_t session) {
+    flow.window.store(0, std::memory_order_relaxed);
+    flow.asked.store(false, std::memory_order_relaxed);
+    flow.confirmed = 0;
+    flow.at_session_start = flow.messages.load(std::memory_order_relaxed);
+    flow.session = session;
+    flow.in_flight.reset(session);
+}
+
+}  // namespace
+
+// --- the subscriber ----------------------------------------------------------------------------------
+
+std::shared_ptr<Registration> Node::add_subscription(
+    std::uint64_t capacity, WhenFull when_full,
+    const std::function<void(const std::shared_ptr<Registration>&)>& prepare) {
+    std::shared_ptr<Registration> registration;
+    {
+        std::lock_guard lock(mutex_);
+        registration = make_registration(kEventKind, capacity, when_full);
+        registration->topics = std::make_unique<TopicNames>();
+        prepare(registration);
+    }
+    if (phase_.load(std::memory_order_acquire) == Phase::running) {
+        selector_.post([this, registration] { announce(*registration); });
+    }
+    return registration;
+}
+
+// On the selector thread.
+bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
+    ByteReader reader(payload);
+    const auto topic = reader.get<std::uint32_t>();
+    const auto epoch = reader.get<std::uint32_t>();
+    const auto number = reader.get<std::uint32_t>();
+    std::string name = reader.text();
+    if (!reader.ok() || name.size() > kMostNameBytes) return false;
+    Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
+    // It was closed meanwhile, and its events go nowhere.
+    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) return true;
+    return registration->topics && registration->topics->bind(peer.id, topic, epoch, number, std::move(name));
+}
+
+// --- the publisher -----------------------------------------------------------------------------------
+
+OutFlow& Node::subscription_flow(Peer& peer, std::uint32_t id, std::uint32_t least_charge) {
+    std::lock_guard lock(peer.mutex);
+    auto& flow = peer.subscription_flows[id];
+    if (!flow) {
+        flow = std::make_unique<OutFlow>(kEventKind);
+        flow->id.store(id, std::memory_order_relaxed);
+        flow->least_charge.store(least_charge, std::memory_order_relaxed);
+        // A session that begins at this moment comes to the same after us.
+        begin_session(*flow, peer.session.load(std::memory_order_seq_cst));
+    }
+    return *flow;
+}
+
+// A session has begun; on the selector thread.
+void Node::start_subscription_flows(Peer& peer) {
+    std::lock_guard lock(peer.mutex);
+    for (auto& [id, flow] : peer.subscription_flows) begin_session(*flow, peer.sessions);
+}
+
+Attempt Node::try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding) {
+    if (!sends_allowed()) return {Attempt::Status::closed};
+    const std::string payload =
+        ByteWriter().put(binding.topic).put(binding.epoch).put(binding.number).text(binding.name).bytes();
+    auto copy = [&](Ring& ring, std::uint64_t position) { ring.write(position, payload.data(), payload.size()); };
+    const Header header{static_cast<std::uint32_t>(payload.size()), static_cast<std::uint16_t>(Control::bind), 0,
+                        flow.id.load(std::memory_order_relaxed)};
+    return put_uncharged(peer, header, session, Fill<decltype(copy)&>{nullptr, 0, 0, copy}, Haste::gather);
+}
+
+Attempt Node::try_events(Peer& peer, OutFlow& flow, EventHead head, Message properties, const Message* events,
+                         std::size_t count, std::size_t& taken) {
+    taken = 0;
+    if (!sends_allowed()) return {Attempt::Status::closed};
+    const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
+    if (session == 0 || peer.held.load(std::memory_order_seq_cst)) return {Attempt::Status::not_connected};
+    head.properties = static_cast<std::uint32_t>(properties.size);
+    const std::uint32_t window = flow.window.load(std::memory_order_acquire);
+    const std::uint32_t least = flow.least_charge.load(std::memory_order_relaxed);
+    std::size_t fits = 1;
+    std::uint64_t payload = 4;
+    if (count > 1) {
+        // As with packed messages: a window holds several frames.
+        const std::uint32_t max_frame = peer.max_frame.load(std::memory_order_relaxed);
+        std::uint64_t most_bytes = max_frame > kHeaderBytes ? max_frame - kHeaderBytes : 0;
+        std::uint64_t most_count = count;
+        if (window != 0) {
+            most_bytes = std::min<std::uint64_t>(most_bytes, window / 4 - kHeaderBytes);
+            if (least != 0) most_count = std::min<std::uint64_t>(most_count, std::max(1u, window / 4 / least));
+        }
+        for (fits = 0; fits < most_count && payload + 4 + kEventHead + events[fits].size <= most_bytes; ++fits) {
+            payload += 4 + kEventHead + events[fits].size;
+        }
+    }
+    Attempt attempt;
+    if (fits <= 1) {
+        fits = 1;
+        attempt = put_on(peer, flow, session, kEventKind, 0, kEventHead + properties.size + events[0].size, 1,
+                         [&](Ring& ring, std::uint64_t position) {
+                             ring.write(position, &head, kEventHead);
+                             position += kEventHead;
+                             if (properties.size != 0) ring.write(position, properties.data, properties.size);
+                             if (events[0].size != 0) {
+                                 ring.write(position + properties.size, events[0].data, events[0].size);
+                             }
+                         },
+                         Haste::usual);
+    } else {
+        const auto many = static_cast<std::uint32_t>(fits);
+        attempt = put_on(peer, flow, session, kEventKind, kPacked, payload, many,
+                         [&](Ring& ring, std::uint64_t position) {
+                             ring.write(position, &many, 4);
+                             std::uint64_t at = position + 4;
+                             for (std::size_t i = 0; i < fits; ++i, at += 4) {
+                                 const auto size = static_cast<std::uint32_t>(kEventHead + events[i].size);
+                                 ring.write(at, &size, 4);
+                             }
+                             EventHead next = head;
+                             for (std::size_t i = 0; i < fits; ++i, ++next.number, ++next.sequence) {
+                                 ring.write(at, &next, kEventHead);
+                                 at += kEventHead;
+                                 if (events[i].size != 0) ring.write(at, events[i].data, events[i].size);
+                                 at += events[i].size;
+                             }
+                         },
+                         Haste::usual);
+    }
+    if (attempt.status == Attempt::Status::sent) taken = fits;
+    return attempt;
+}
+
+}  // namespace antiphon

@@ -1,0 +1,68 @@
+#include "scheduler/timers.hpp"
+
+#include <sys/prctl.h>
+
+#include <system_error>
+
+#include "base/wait.hpp"
+
+namespace antiphon {
+
+bool Timers::add(Ticker& ticker, Nanos first, Nanos period) {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return false;
+    if (!thread_.joinable()) {
+        try {
+            thread_ = std::thread([this] { run(); });
+        } catch (const std::system_error&) {
+            return false;
+        }
+    }
+    due_.emplace(first, Entry{first, period, 0, &ticker});
+    changed_.notify_one();
+    return true;
+}
+
+void Timers::remove(Ticker& ticker) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(due_, [&](const auto& entry) { return entry.second.ticker == &ticker; });
+}
+
+void Timers::stop() {
+    {
+        std::lock_guard lock(mutex_);
+        stopped_ = true;
+        due_.clear();
+        changed_.notify_one();
+    }
+    if (thread_.joinable()) thread_.join();
+}
+
+void Timers::run() {
+    prctl(PR_SET_NAME, "ap-timer");
+    prctl(PR_SET_TIMERSLACK, 1);
+    std::unique_lock lock(mutex_);
+    while (!stopped_) {
+        if (due_.empty()) {
+            wait_until(changed_, lock, kNever);
+            continue;
+        }
+        const Nanos next = due_.begin()->first;
+        const Nanos now = now_ns();
+        if (now < next) {
+            wait_until(changed_, lock, next);
+            continue;
+        }
+        auto node = due_.extract(due_.begin());
+        Entry& entry = node.mapped();
+        // The last deadline that has passed counts; those before it were missed.
+        const std::uint64_t skipped = static_cast<std::uint64_t>((now - next) / entry.period);
+        entry.number += skipped;
+        entry.ticker->tick(next + static_cast<Nanos>(skipped) * entry.period, entry.number + 1, skipped);
+        ++entry.number;
+        node.key() = entry.first + static_cast<Nanos>(entry.number) * entry.period;
+        due_.insert(std::move(node));
+    }
+}
+
+}  // namespace antiphon

@@ -1,0 +1,42 @@
+// How an event begins, behind the frame's header: who numbers it how, when it was made, what follows.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace antiphon {
+
+struct EventHead {
+    std::uint32_t topic;       // the publisher's number for it; Control::bind gives the name
+    std::uint32_t number;      // of this publisher's events to this subscription, without a gap
+    std::uint64_t sequence;    // of this publisher's events
+    std::int64_t time_ns;      // when it was published, by the publisher's clock
+    std::uint32_t ttl_us;      // how long it is worth anything from now on; 0: for ever
+    std::uint32_t properties;  // bytes of them, before the data
+
+    // After so long a wait.
+    bool expired(std::int64_t waited_ns) const { return ttl_us != 0 && waited_ns / 1000 > ttl_us; }
+};
+inline constexpr std::size_t kEventHead = 32;
+static_assert(sizeof(EventHead) == kEventHead);
+
+// An event as it lies in a message.
+struct EventView {
+    EventHead head;
+    const char* properties;
+    const char* data;
+    std::size_t size;
+
+    // False when the message is none.
+    bool read(const char* message, std::size_t bytes) {
+        if (bytes < kEventHead) return false;
+        std::memcpy(&head, message, kEventHead);
+        if (head.properties > bytes - kEventHead) return false;
+        properties = message + kEventHead;
+        data = properties + head.properties;
+        size = bytes - kEventHead - head.properties;
+        return true;
+    }
+};
+
+}  // namespace antiphon
