@@ -58,6 +58,7 @@ from antiphon.node import (
     Node,
     NodeConfig,
     NodeStatistics,
+    Schedule,
 )
 from antiphon.wire import Message
 
@@ -88,6 +89,7 @@ __all__ = [
     "RemoteError",
     "RequestCancelled",
     "RequestTimeout",
+    "Schedule",
     "SendTimeout",
     "StoreFull",
     "UnknownKind",

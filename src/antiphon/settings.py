@@ -235,6 +235,10 @@ def _convert(hint: Any, value: object, size: bool) -> Any:
         return _convert_bool(value)
     if wanted is str and not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
+    if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
+        return value if isinstance(value, wanted) else _convert_record(wanted, value)
+    if origin is tuple:
+        return _convert_tuple(typing.get_args(wanted), value)
     return value
 
 
@@ -266,6 +270,28 @@ def _convert_bool(value: object) -> bool:
     if text in _YES or text in _NO:
         return text in _YES
     raise ValueError(f"{value!r} is not true or false")
+
+
+def _convert_tuple(arguments: tuple[Any, ...], value: object) -> tuple[Any, ...]:
+    """A TOML array, or words in a variable."""
+    items = value.split() if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"{value!r} is not a list")
+    return tuple(_convert(arguments[0], item, False) for item in items)
+
+
+def _convert_record(cls: type[Any], value: object) -> Any:
+    """Settings within a setting: a TOML table, or ``name=value, name=value`` in a variable."""
+    given = _convert_mapping((str, object), value, False)
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{name!r} is none of {', '.join(names)}")
+    try:
+        return cls(**{name: _convert(hints[name], item, False) for name, item in given.items()})
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def _convert_mapping(arguments: tuple[Any, ...], value: object, size: bool) -> dict[Any, Any]:

@@ -7,6 +7,7 @@ them as plain data, which ``--json`` prints; the tables are the same data for pe
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -79,6 +80,8 @@ def _settings() -> tuple[NodeConfig, list[dict[str, Any]], str | None]:
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
 
 

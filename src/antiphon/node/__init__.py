@@ -7,7 +7,7 @@ which all run over nodes, and to programs.
 
 from __future__ import annotations
 
-from antiphon.node.config import INSECURE, TLS, NodeConfig
+from antiphon.node.config import INSECURE, TLS, NodeConfig, Schedule
 from antiphon.node.future import Future
 from antiphon.node.inbox import Batch, Inbox
 from antiphon.node.node import Node
@@ -23,4 +23,5 @@ __all__ = [
     "Node",
     "NodeConfig",
     "NodeStatistics",
+    "Schedule",
 ]

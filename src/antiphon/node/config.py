@@ -19,7 +19,7 @@ from antiphon.errors import ConfigError
 from antiphon.frozen import FrozenDict
 from antiphon.node.address import Address, parse_address
 
-__all__ = ["INSECURE", "TLS", "Insecure", "NodeConfig", "check_listen", "check_secret"]
+__all__ = ["INSECURE", "TLS", "Insecure", "NodeConfig", "Schedule", "check_listen", "check_secret"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -61,6 +61,58 @@ def _size(default: int | None) -> Any:
 
 def _default_pool() -> Mapping[int, int]:
     return FrozenDict({16 * KIB: 256, 64 * KIB: 64, 256 * KIB: 64})
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a node divides its time among handlers, subscriptions and timers; checked when made.
+
+    A share is a fraction of ``period``: a task with the share 0.2 of 10 ms may run for 2 ms in
+    every 10 ms, whatever the others want. Time that nobody wants goes to whoever has work.
+    """
+
+    period: float = 0.010
+    """Seconds, from 1 ms to 10 s. No event of a task that keeps to its share waits longer."""
+
+    buckets: int = 100
+    """In how many steps the time that a task has left is told apart: from 2 to 10,000."""
+
+    threads: int | None = None
+    """Scheduler threads; None: as many as there are processors."""
+
+    penalty: bool = False
+    """Whether a task that overruns its share pays for it in the next period."""
+
+    fifo_priority: int | None = None
+    """Real-time priority (SCHED_FIFO, 1 to 99) of the scheduler threads, where it is permitted;
+    elsewhere a warning says what is missing."""
+
+    cpus: tuple[int, ...] = ()
+    """Processors that the scheduler threads may use; empty: all."""
+
+    def __post_init__(self) -> None:
+        period: object = self.period
+        number = isinstance(period, int | float) and not isinstance(period, bool)
+        if not number or not 0.001 <= self.period <= 10:
+            raise _refuse("period", period, "a number of seconds from 0.001 to 10")
+        for name, low, high in (
+            ("buckets", 2, 10_000),
+            ("threads", 1, 32),
+            ("fifo_priority", 1, 99),
+        ):
+            value = getattr(self, name)
+            if value is None and name != "buckets":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise _refuse(name, value, f"a whole number from {low} to {high}")
+        if not isinstance(self.penalty, bool):
+            raise _refuse("penalty", self.penalty, "True or False")
+        cpus: object = self.cpus
+        if not isinstance(cpus, tuple | list) or not all(
+            isinstance(cpu, int) and not isinstance(cpu, bool) and 0 <= cpu < 1024 for cpu in cpus
+        ):
+            raise _refuse("cpus", cpus, "a tuple of processor numbers")
+        object.__setattr__(self, "cpus", tuple(cpus))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +177,9 @@ class NodeConfig:
     """Seconds. A peer that has nothing to send shows a sign of life every two heartbeats; silence
     for five of them means dead."""
 
+    schedule: Schedule = Schedule()
+    """How the node's time is divided; see `Schedule`."""
+
     HEARTBEATS_UNTIL_DEAD: ClassVar[int] = 5
 
     @classmethod
@@ -159,6 +214,8 @@ class NodeConfig:
         for name in ("connect_timeout", "request_timeout", "send_timeout"):
             self._check_number(name, 0.0, 86_400.0)
         self._check_number("heartbeat", 0.0, 3600.0)
+        if not isinstance(self.schedule, Schedule):
+            raise _refuse("schedule", self.schedule, "an antiphon.Schedule")
         self._check_number("spin_us", 0.0, 1000.0, zero=True)
         most: object = self.max_connections
         if most is not None and (

@@ -12,18 +12,15 @@ import functools
 import inspect
 import itertools
 import logging
-import os
 import signal
 import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
-import msgspec
 from typing_extensions import Buffer
 
 from antiphon._core import NodeCore, on_scheduler_thread
@@ -32,17 +29,19 @@ from antiphon.errors import (
     Closed,
     ConfigError,
     MessageTooLarge,
-    RemoteError,
     UnknownPeer,
     WouldBlock,
 )
 from antiphon.node.address import parse_address
+from antiphon.node.answers import answer_converter
 from antiphon.node.config import TLS, Insecure, NodeConfig, check_listen, check_secret
 from antiphon.node.coroutines import CoroutineHandler
 from antiphon.node.future import Future, Job, RequestFuture
 from antiphon.node.inbox import Batch, Inbox
+from antiphon.node.kernel import cores, report_kernel_caps
 from antiphon.node.later import Later
 from antiphon.node.loops import refuse_to_block
+from antiphon.node.shares import Shared, Shares, check_share
 from antiphon.node.statistics import (
     ConnectionInfo,
     NodeStatistics,
@@ -63,8 +62,6 @@ _DEFAULT_LISTEN = "tcp://127.0.0.1:0"
 _CAPACITY, _BATCH_CAPACITY = 4096, 65536
 _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 _CONNECTED, _DISCONNECTED, _WARNING = range(3)
-_ANSWERED_NONE = 1
-"""As the core says it: the handler returned None."""
 
 _flushes = itertools.count(1)
 
@@ -130,6 +127,7 @@ class Node(NodeCore):
         self._coroutines: list[CoroutineHandler] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._later = Later()
+        self._shares = Shares()
         self._closed_jobs: list[Job[None]] = []
         self._forgotten = {"forgotten_dropped": 0, "forgotten_failed": 0}
         self._callbacks: dict[int, list[Callable[[int, str], Any]]] = {
@@ -157,7 +155,12 @@ class Node(NodeCore):
                 "heartbeat": self.config.heartbeat,
                 "spin_us": self.config.spin_us,
                 "max_connections": self.config.max_connections or 0,
-                "threads": _cores(),
+                "threads": self.config.schedule.threads or cores(),
+                "period": self.config.schedule.period,
+                "buckets": self.config.schedule.buckets,
+                "penalty": self.config.schedule.penalty,
+                "fifo_priority": self.config.schedule.fifo_priority or 0,
+                "cpus": list(self.config.schedule.cpus),
             },
             kind_of,
             encode,
@@ -183,7 +186,7 @@ class Node(NodeCore):
             self._loop = asyncio._get_running_loop()
             if self._coroutines and self._loop is None:
                 raise _no_loop()
-            _report_kernel_caps(self.config.kernel_buffer_bytes)
+            report_kernel_caps(self.config.kernel_buffer_bytes)
             self._start()
             self._state = "running"
         _running.add(self)
@@ -348,6 +351,7 @@ class Node(NodeCore):
         handler: Callable[[int, M], Any],
         *,
         ordered: bool = ...,
+        share: float | None = ...,
         capacity: int | None = ...,
         when_full: str = ...,
     ) -> Registration: ...
@@ -359,6 +363,7 @@ class Node(NodeCore):
         *,
         batch: Literal[False] = ...,
         ordered: bool = ...,
+        share: float | None = ...,
         capacity: int | None = ...,
         when_full: str = ...,
     ) -> Registration: ...
@@ -370,6 +375,7 @@ class Node(NodeCore):
         *,
         batch: Literal[True],
         ordered: bool = ...,
+        share: float | None = ...,
         capacity: int | None = ...,
         when_full: str = ...,
     ) -> Registration: ...
@@ -381,6 +387,7 @@ class Node(NodeCore):
         *,
         batch: bool = ...,
         ordered: bool = ...,
+        share: float | None = ...,
         capacity: int | None = ...,
         when_full: str = ...,
     ) -> Callable[[Handler], Handler]: ...
@@ -391,6 +398,7 @@ class Node(NodeCore):
         *,
         batch: bool = False,
         ordered: bool = True,
+        share: float | None = None,
         capacity: int | None = None,
         when_full: str = "block",
     ) -> Any:
@@ -403,7 +411,8 @@ class Node(NodeCore):
         otherwise several threads take turns on one queue. ``capacity`` is how many messages may
         wait, here and on their way (4096; 65536 with ``batch``, as for an inbox: a batch handler
         takes a thousand in one call); ``when_full`` then makes senders wait (``block``) or loses
-        messages here (``drop_oldest``, ``drop_newest``).
+        messages here (``drop_oldest``, ``drop_newest``). ``share`` is the fraction of the
+        schedule's period that this handler can count on; those without one divide the rest.
 
         Returns a `Registration` (as a decorator: the handler itself). Raises `ConfigError` for a
         kind that has a registration already. Never blocks.
@@ -416,26 +425,45 @@ class Node(NodeCore):
                 kind,
                 batch=batch,
                 ordered=ordered,
+                share=share,
                 capacity=capacity,
                 when_full=when_full,
             )
         number, decode = self._resolve(kind, capacity, when_full)
+        part = check_share(share)
         if not callable(handler):
             raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
         if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             type(handler).__call__  # an object whose call is a coroutine
         ):
+            if part:
+                raise ConfigError(
+                    "share= is a part of the scheduler's time; an 'async def' handler runs on its "
+                    "event loop instead",
+                    setting="share",
+                )
             return self._on_coroutine(number, handler, decode, batch, ordered, capacity, when_full)
         if batch and decode is not None:
             raise ConfigError(
                 f"batch=True hands out bytes; register the kind's number, {number}, not the class",
                 setting="batch",
             )
-        tasks = 1 if ordered else max(2, _cores())
+        tasks = 1 if ordered else max(2, cores())
         handle = self._on(number, handler, decode, _log_failure, batch, tasks, capacity, when_full)
         if handle is None:
             raise _taken(number)
+        self._share(handle, part, f"kind {number}")
         return Registration(handle.close)
+
+    def _share(self, handle: Shared, share: float, name: str) -> None:
+        """Gives a new registration its share; without one to give, the registration ends."""
+        if not share:
+            return
+        try:
+            self._shares.give(handle, share, name)
+        except ConfigError:
+            handle.close()
+            raise
 
     def _on_coroutine(
         self,
@@ -620,7 +648,7 @@ class Node(NodeCore):
         running event loop it raises `WouldBlock`.
         """
         number, data = self._encoded(message, kind)
-        convert = _answer_converter(target, number, reply)
+        convert = answer_converter(target, number, reply)
         refuse_to_block("request()", "request_async()")
         return convert(*self._request(target, data, number, timeout))
 
@@ -662,7 +690,7 @@ class Node(NodeCore):
         """
         self._check_process()
         number, data = self._encoded(message, kind)
-        convert = _answer_converter(target, number, reply)
+        convert = answer_converter(target, number, reply)
         seconds = self.config.request_timeout if timeout is None else max(0.0, timeout)
         deadline = time.monotonic() + seconds
         core = self._prepare(target, number)
@@ -788,41 +816,6 @@ def _no_loop() -> ConfigError:
     )
 
 
-def _answer_converter(
-    target: int, kind: int, reply: type[Message] | None
-) -> Callable[[int, bytes], Any]:
-    if reply is None:
-        return _plain_answer
-    wanted, decode = kind_of(reply), decoder_for(reply)
-
-    def convert(answered: int, data: bytes) -> Message:
-        if answered == wanted:
-            try:
-                return decode(data)
-            except (msgspec.DecodeError, msgspec.ValidationError) as error:
-                text = f"an answer that is no {reply.__name__}: {error}"
-        elif answered == _ANSWERED_NONE:
-            text = "None"
-        else:
-            text = "bytes" if answered == 0 else f"a message of kind {answered}"
-        raise RemoteError(
-            f"node {target} answered a request of kind {kind} with {text}, where a "
-            f"{reply.__name__} was wanted; let its handler return one",
-            peer=target,
-            kind=kind,
-        )
-
-    return convert
-
-
-def _plain_answer(answered: int, data: bytes) -> bytes:
-    return data
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
 def _log_failure(kind: int, source: int, error: BaseException) -> None:
     log.error("handler of kind %d failed on a message from node %d", kind, source, exc_info=error)
 
@@ -844,23 +837,6 @@ def _event_caller(node: weakref.ref[Node]) -> Callable[[int, int, str], None]:
                 log.exception("callback for node %d failed", peer)
 
     return call
-
-
-@functools.lru_cache(maxsize=8)
-def _report_kernel_caps(wanted: int) -> None:
-    for name in ("rmem_max", "wmem_max"):
-        try:
-            cap = int(Path(f"/proc/sys/net/core/{name}").read_text())
-        except (OSError, ValueError):
-            continue
-        if cap < wanted:
-            log.info(
-                "the kernel caps socket buffers at %d bytes, not %d; sysctl -w net.core.%s=%d",
-                cap,
-                wanted,
-                name,
-                wanted,
-            )
 
 
 _EXIT_DRAIN = 4.0
