@@ -1,0 +1,187 @@
+"""What buses tell each other: which topics they publish, and what they subscribe to.
+
+Every bus keeps a `Ledger` of its own, with a version that grows with each change, and a `Table` per
+other bus of what that one has said. The version travels with every sign of life, so two that
+disagree notice it; then only what has changed since is sent, or everything if that is not known any
+more. Nothing here has a socket or a clock: `antiphon.topics.bus` moves the bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+__all__ = ["Ledger", "Subscribed", "Table", "Update", "Want", "decode", "encode"]
+
+_HISTORY = 1024
+"""Changes that are remembered one by one; a bus that is further behind gets everything."""
+
+_NOTHING = -1
+"""`Update.since` of an update that holds everything."""
+
+
+class Subscribed(msgspec.Struct, array_like=True, frozen=True):
+    """A subscription as its bus announces it: where to send, and what."""
+
+    flow: int
+    pattern: str
+    least_charge: int
+    where: str | None = None
+
+
+class Update(msgspec.Struct, array_like=True, tag="update"):
+    """What has changed from version ``since`` to ``version``; since -1: everything there is."""
+
+    incarnation: int
+    since: int
+    version: int
+    topics: dict[int, str]
+    gone_topics: list[int]
+    subscriptions: list[Subscribed]
+    gone_subscriptions: list[int]
+
+
+class Want(msgspec.Struct, array_like=True, tag="want"):
+    """Tell me what has changed since ``have``, if that was of your present life."""
+
+    incarnation: int
+    have: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Update | Want] = msgspec.msgpack.Decoder(Update | Want)
+
+
+def encode(message: Update | Want) -> bytes:
+    """For the wire."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Update | Want:
+    """From the wire. Raises msgspec.DecodeError or msgspec.ValidationError."""
+    return _decoder.decode(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    version: int
+    topic: tuple[int, str | None] | None = None
+    subscription: tuple[int, Subscribed | None] | None = None
+
+
+class Ledger:
+    """What one bus publishes and subscribes to. Not thread-safe: its bus has a lock."""
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.version = 0
+        self.topics: dict[int, str] = {}
+        self.subscriptions: dict[int, Subscribed] = {}
+        self._history: deque[_Change] = deque(maxlen=_HISTORY)
+
+    def publish(self, topic: int, name: str) -> None:
+        """A topic of ours, by its number."""
+        self.topics[topic] = name
+        self._note(topic=(topic, name))
+
+    def unpublish(self, topic: int) -> None:
+        """It has no publisher here any more."""
+        if self.topics.pop(topic, None) is not None:
+            self._note(topic=(topic, None))
+
+    def subscribe(self, subscribed: Subscribed) -> None:
+        """A subscription of ours."""
+        self.subscriptions[subscribed.flow] = subscribed
+        self._note(subscription=(subscribed.flow, subscribed))
+
+    def unsubscribe(self, flow: int) -> None:
+        """It was closed."""
+        if self.subscriptions.pop(flow, None) is not None:
+            self._note(subscription=(flow, None))
+
+    def _note(
+        self,
+        topic: tuple[int, str | None] | None = None,
+        subscription: tuple[int, Subscribed | None] | None = None,
+    ) -> None:
+        self.version += 1
+        self._history.append(_Change(self.version, topic, subscription))
+
+    def since(self, version: int) -> Update:
+        """What somebody needs who knows ``version`` of this life; 0 or -1: who knows nothing."""
+        if 0 < version <= self.version and (
+            version == self.version or self._history[0].version <= version + 1
+        ):
+            return self._changes(version)
+        return Update(
+            self.incarnation,
+            _NOTHING,
+            self.version,
+            dict(self.topics),
+            [],
+            list(self.subscriptions.values()),
+            [],
+        )
+
+    def _changes(self, version: int) -> Update:
+        topics: dict[int, str | None] = {}
+        subscriptions: dict[int, Subscribed | None] = {}
+        for change in reversed(self._history):
+            if change.version <= version:
+                break
+            # The latest word on each comes first on this way.
+            if change.topic is not None:
+                topics.setdefault(*change.topic)
+            if change.subscription is not None:
+                subscriptions.setdefault(*change.subscription)
+        return Update(
+            self.incarnation,
+            version,
+            self.version,
+            {number: name for number, name in topics.items() if name is not None},
+            [number for number, name in topics.items() if name is None],
+            [one for one in subscriptions.values() if one is not None],
+            [flow for flow, one in subscriptions.items() if one is None],
+        )
+
+
+@dataclass(slots=True)
+class Table:
+    """What another bus has said of itself. Not thread-safe."""
+
+    incarnation: int
+    version: int = 0
+    topics: dict[int, str] = field(default_factory=dict)
+    subscriptions: dict[int, Subscribed] = field(default_factory=dict)
+
+    def apply(self, update: Update) -> tuple[list[Subscribed], list[Subscribed]] | None:
+        """Subscriptions that came and that went; None: something before it is missing.
+
+        An update of another life of that bus belongs into another table.
+        """
+        if update.since == _NOTHING:
+            before = dict(self.subscriptions)
+            self.topics = dict(update.topics)
+            self.subscriptions = {one.flow: one for one in update.subscriptions}
+            self.version = update.version
+            came = _without(self.subscriptions.values(), before)
+            return came, _without(before.values(), self.subscriptions)
+        if update.since > self.version:
+            return None
+        if update.version <= self.version:
+            return [], []  # heard before
+        self.version = update.version
+        self.topics.update(update.topics)
+        for number in update.gone_topics:
+            self.topics.pop(number, None)
+        gone = [self.subscriptions.pop(flow, None) for flow in update.gone_subscriptions]
+        came = [one for one in update.subscriptions if one.flow not in self.subscriptions]
+        self.subscriptions.update({one.flow: one for one in update.subscriptions})
+        return came, [one for one in gone if one is not None]
+
+
+def _without(those: Iterable[Subscribed], known: dict[int, Subscribed]) -> list[Subscribed]:
+    return [one for one in those if known.get(one.flow) != one]

@@ -1,0 +1,117 @@
+"""From a channel's address to the way its members are found, and how their node listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+from antiphon.errors import ConfigError
+from antiphon.node import INSECURE, TLS, Node, NodeConfig
+from antiphon.node.config import Insecure
+from antiphon.topics.config import BusConfig
+from antiphon.topics.finder import Finder
+from antiphon.topics.local import LocalFinder
+from antiphon.topics.multicast import MulticastFinder
+
+__all__ = ["Channel", "open_channel"]
+
+_WANTED = "local://name, or mcast://239.77.0.1:7777"
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A finder that is not started, and the node that goes with it."""
+
+    finder: Finder
+    make_node: Callable[[], Node]
+    address: Callable[[Node], str]
+    """Where the others reach a node of ours."""
+
+
+def open_channel(
+    text: object,
+    config: BusConfig,
+    node: Node | None,
+    secret: str | bytes | Insecure | None,
+    tls: TLS | None,
+    node_config: NodeConfig | None,
+) -> Channel:
+    """Raises `ConfigError`, and `DuplicateNode` where the node's id is taken on this channel."""
+    if not isinstance(text, str):
+        raise ConfigError(f"address {text!r}: give {_WANTED}", setting="address", value=text)
+    scheme = text.partition("://")[0]
+    if node is not None and not (secret is None and tls is None and node_config is None):
+        raise ConfigError(
+            "secret=, tls= and node_config= belong to the node that is shared; give them there",
+            setting="node",
+        )
+    if scheme == "local":
+        return _local(text, config, node, node_config)
+    if scheme == "mcast":
+        return _multicast(text, config, node, secret, tls, node_config)
+    if scheme in ("tcp", "unix", "tls"):
+        raise ConfigError(
+            f"address {text!r} is a broker's, and brokers are not there yet; give {_WANTED}",
+            setting="address",
+            value=text,
+        )
+    raise ConfigError(f"address {text!r}: give {_WANTED}", setting="address", value=text)
+
+
+def _local(
+    text: str, config: BusConfig, node: Node | None, node_config: NodeConfig | None
+) -> Channel:
+    finder = LocalFinder(text.removeprefix("local://"), interval=config.announce_interval)
+    try:
+        own_id = finder.claim(None if node is None else node.id)
+        path = finder.socket_path(own_id)
+    except BaseException:
+        finder.close()
+        raise
+    return Channel(
+        finder,
+        lambda: Node(own_id, listen=f"unix://{path}", config=node_config),
+        lambda own: own.address,
+    )
+
+
+def _multicast(
+    text: str,
+    config: BusConfig,
+    node: Node | None,
+    secret: str | bytes | Insecure | None,
+    tls: TLS | None,
+    node_config: NodeConfig | None,
+) -> Channel:
+    parts = urlsplit(text)
+    options = dict(parse_qsl(parts.query))
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    unknown = set(options) - {"interface", "ttl"}
+    if not parts.hostname or port is None or unknown:
+        raise ConfigError(
+            f"address {text!r}: give mcast://group:port, and at most ?interface= and &ttl=",
+            setting="address",
+            value=text,
+        )
+    interface = options.get("interface")
+    proof = node._secret if node is not None else None if secret is INSECURE else secret
+    finder = MulticastFinder(
+        parts.hostname,
+        port,
+        interface=interface,
+        ttl=int(options["ttl"]) if options.get("ttl", "").isdigit() else 1,
+        secret=proof.encode() if isinstance(proof, str) else proof,
+        interval=config.announce_interval,
+        expiry=config.announce_expiry,
+    )
+    # What the group's interface reaches, the node must be reached on.
+    host = interface or "0.0.0.0"
+    return Channel(
+        finder,
+        lambda: Node(listen=f"tcp://{host}:0", secret=secret, tls=tls, config=node_config),
+        lambda own: own.address,
+    )

@@ -1,0 +1,284 @@
+"""How long a subscription's events wait: predicted from its rates, and calibrated.
+
+The core measures, per slice, when events came, how long they took and how long the subscription
+waited for its turn; this module makes a queueing model of the difference between two looks at
+those sums. The formulas themselves are in `antiphon.queueing`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from antiphon import queueing
+from antiphon._core import Handle
+from antiphon.errors import ConfigError
+
+if TYPE_CHECKING:
+    from antiphon.topics.subscription import Subscription
+
+__all__ = ["DelayModel", "Meters", "Plan", "calibrate"]
+
+_WINDOW = 10.0
+_LEAST_EVENTS = 30
+_OFTEN_FULL = 0.1
+
+
+@dataclass(frozen=True)
+class DelayModel:
+    """The delay of one subscription at its present rates. Seconds, and events per second.
+
+    A wait ends when the handler gets the event, a response when it returns; both count from the
+    arrival at this node. NaN where too little is known; ``basis`` says what the numbers rest on.
+    """
+
+    arrival_rate: float
+    service_rate: float
+    """Events per second that the handler would get done if it had all the time of one thread."""
+    utilisation: float
+    """Of the rate that its share guarantees; of the service rate without a share."""
+    mean_wait: float
+    mean_response: float
+    """The estimate: M/G/1 with the measured service times and waits for a turn."""
+    p99_response: float
+    """As if responses were spread exponentially about the estimate."""
+    bound: float
+    """Of the mean response, from the guaranteed rate alone, whatever the others do."""
+    worst_wait: float
+    """No event waits longer: the period, as long as it is stable and conformant."""
+    queue_length: float
+    """Measured: how many events an arriving one has found waiting."""
+    little_wait: float
+    """The mean wait that this means by Little's law."""
+    full_probability: float
+    stable: bool
+    conformant: bool
+    period: float
+    basis: str
+    measured_response: float = math.nan
+    """Of the same events, as it was."""
+    measured_p99: float = math.nan
+    measured_max: float = math.nan
+    """The longest since the subscription began."""
+
+    def __str__(self) -> str:
+        lines = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            lines.append(
+                f"{one.name:18} {value:.6g}"
+                if isinstance(value, float)
+                else f"{one.name:18} {value}"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `Subscription.calibrate` has found."""
+
+    feasible: bool
+    share: float | None
+    """The share it has now."""
+    measured: float
+    """The mean response with it, in seconds."""
+    basis: str = ""
+
+
+class Meters:
+    """The sums of one subscription, and how they were some seconds ago. Thread-safe enough: looks
+    are appended and dropped by single operations."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._looks: deque[dict[str, Any]] = deque(maxlen=64)
+
+    def look(self) -> dict[str, Any]:
+        """The sums of now; remembered."""
+        now = self._read()
+        self._looks.append(now)
+        return now
+
+    def _read(self) -> dict[str, Any]:
+        now: dict[str, Any] = dict(self._handle.meter())
+        delays = self._handle.delays()
+        now.update(responses=delays["sum"], handed=delays["events"], classes=delays["classes"])
+        now["longest"] = delays["longest"]
+        return now
+
+    def since(self, seconds: float = _WINDOW) -> dict[str, Any]:
+        """What has been added in about the last ``seconds``, or since the beginning."""
+        now = self._read()
+        then: dict[str, Any] | None = None
+        for look in list(self._looks):
+            if look["time"] <= now["time"] - seconds or then is None:
+                then = look
+        return difference(now, then)
+
+
+def difference(now: dict[str, Any], then: dict[str, Any] | None) -> dict[str, Any]:
+    """``now`` less ``then``, where that makes sense."""
+    keep = ("pending", "capacity", "longest", "longest_overrun")
+    if then is None:
+        return {**now, "elapsed": math.nan}
+    gone = {
+        name: value - then[name] for name, value in now.items() if name not in (*keep, "classes")
+    }
+    gone["classes"] = {
+        upper: count - then["classes"].get(upper, 0) for upper, count in now["classes"].items()
+    }
+    return {**now, **gone, "elapsed": now["time"] - then["time"]}
+
+
+def predict(sums: dict[str, Any], share: float | None, period: float) -> DelayModel:
+    """The model of what the sums say."""
+    events, elapsed = sums["events"], sums["elapsed"]
+    few = f"{events:,.0f} events"
+    nothing = math.nan
+    conformant = sums["overruns"] == 0
+    often_full = sums["slices"] > 0 and sums["full_slices"] / sums["slices"] > _OFTEN_FULL
+    if events < _LEAST_EVENTS or not elapsed > 0 or sums["service"] <= 0:
+        return DelayModel(
+            arrival_rate=nothing,
+            service_rate=nothing,
+            utilisation=nothing,
+            mean_wait=nothing,
+            mean_response=nothing,
+            p99_response=nothing,
+            bound=nothing,
+            worst_wait=nothing,
+            queue_length=nothing,
+            little_wait=nothing,
+            full_probability=nothing,
+            stable=not often_full,
+            conformant=conformant,
+            period=period,
+            basis=f"too few samples: {few}",
+        )
+    arrivals = sums["arrived"] / elapsed
+    service = sums["service"] / events
+    rate = 1 / service
+    variance = _variance(sums)
+    # Time between two slices of one busy period is as good as service to those who wait behind it.
+    resumed = sums["resumed"] / events
+    resumed_squares = sums["resumed_squares"] / events
+    fresh = sums["slices"] - sums["resumed_slices"]
+    setup = sums["waited"] / fresh if fresh > 0 else 0.0
+    setup_squares = sums["waited_squares"] / fresh if fresh > 0 else 0.0
+    spread = variance + max(0.0, resumed_squares - resumed**2)
+    wait = queueing.mg1_setup_mean_wait(
+        arrivals, service + resumed, setup, max(setup_squares, setup**2), variance=spread
+    )
+    response = wait + service
+    guaranteed = rate if share is None else queueing.guaranteed_rate(share, rate)
+    load = arrivals / guaranteed
+    bound = nothing
+    if share is not None:
+        # A server that is slower by the share, and is not there for the rest of a period.
+        bound = (
+            queueing.mg1_mean_response(arrivals, 1 / guaranteed, variance=variance / share**2)
+            + (1 - share) * period
+        )
+    found = sums["found"] / sums["arrived"] if sums["arrived"] else nothing
+    stable = load < 1 and not often_full
+    why = f"{few} in {elapsed:.1f} s; M/G/1 with the measured wait for a turn"
+    if share is None:
+        why += "; no share, so no bound"
+    elif not conformant:
+        why += f"; {sums['overruns']:.0f} overruns, so the bound does not hold"
+    if load >= 1:
+        why += "; more comes than is guaranteed to be done"
+    return DelayModel(
+        arrival_rate=arrivals,
+        service_rate=rate,
+        utilisation=load,
+        mean_wait=wait,
+        mean_response=response,
+        p99_response=response * math.log(100),
+        bound=bound,
+        worst_wait=period if share is not None and conformant and stable else math.inf,
+        queue_length=found,
+        little_wait=found / arrivals if arrivals > 0 else nothing,
+        full_probability=queueing.MM1K(
+            arrivals, guaranteed, int(sums["capacity"]) + 1
+        ).full_probability,
+        stable=stable,
+        conformant=conformant,
+        period=period,
+        basis=why,
+        measured_response=sums["responses"] / sums["handed"] if sums["handed"] else nothing,
+        measured_p99=quantile(sums["classes"], 0.99),
+        measured_max=sums["longest"],
+    )
+
+
+def _variance(sums: dict[str, Any]) -> float:
+    """Of one event's service, from the means of slices."""
+    slices = sums["busy_slices"]
+    if slices < 2:
+        return 0.0
+    spread = sums["service_squares"] - sums["service"] ** 2 / sums["events"]
+    return max(0.0, float(spread / (slices - 1)))
+
+
+def quantile(classes: dict[int, int], p: float) -> float:
+    """The smallest class whose cumulative count reaches p of all, in seconds."""
+    total = sum(classes.values())
+    if not total:
+        return math.nan
+    passed = 0
+    for upper in sorted(classes):
+        passed += classes[upper]
+        if passed >= p * total:
+            return upper / 1e9
+    return max(classes) / 1e9
+
+
+_STEPS = 12
+_LEAST_MEASURE = 0.5
+
+
+def calibrate(
+    subscription: Subscription, meters: Meters, mean_delay: float, timeout: float
+) -> Plan:
+    """Raises the share in steps and measures, until the mean is low enough or no time is left."""
+    if not mean_delay > 0:
+        raise ConfigError(
+            f"mean_delay is {mean_delay!r}; it must be above 0",
+            setting="mean_delay",
+            value=mean_delay,
+        )
+    until = time.monotonic() + timeout
+    before = subscription.share
+    measured = _measure(
+        meters, min(until, time.monotonic() + max(_LEAST_MEASURE, timeout / _STEPS))
+    )
+    share = before
+    while not measured <= mean_delay:
+        if math.isnan(measured):
+            subscription.share = before
+            return Plan(False, before, measured, "too few events to measure")
+        wanted = min(1.0, max(0.05, (share or 0.0) * 1.5))
+        left = 1 - subscription._bus._shares_of_others(subscription)
+        wanted = min(wanted, left)
+        if (share is not None and wanted <= share) or wanted <= 0 or time.monotonic() >= until:
+            why = "all the time that is left is given" if wanted <= (share or 0) else "out of time"
+            subscription.share = before
+            return Plan(False, before, measured, f"{why}; {share or 0:g} gave {measured:.6g} s")
+        subscription.share = share = wanted
+        patience = max(_LEAST_MEASURE, timeout / _STEPS)
+        measured = _measure(meters, min(until, time.monotonic() + patience))
+    return Plan(True, share, measured, "measured with this share")
+
+
+def _measure(meters: Meters, until: float) -> float:
+    """The mean response of what is handled from now on, until then."""
+    then = meters.look()
+    while time.monotonic() < until:
+        time.sleep(min(0.05, max(0.0, until - time.monotonic())))
+    sums = difference(meters.look(), then)
+    handed = sums["handed"]
+    return float(sums["responses"] / handed) if handed >= _LEAST_EVENTS else math.nan

@@ -1,0 +1,134 @@
+"""Publishers: the one end of a topic."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NoReturn, Self
+
+import msgspec
+from typing_extensions import Buffer
+
+from antiphon._core import PublisherCore
+from antiphon.errors import Closed
+from antiphon.node import Future
+from antiphon.topics.where import check_properties
+from antiphon.wire.message import Message, encode
+
+if TYPE_CHECKING:
+    from antiphon.topics.bus import Bus
+
+__all__ = ["Publisher", "encode_properties"]
+
+_properties = msgspec.msgpack.Encoder()
+
+
+def encode_properties(properties: Mapping[str, str | int | float | bool]) -> bytes:
+    """Properties for the wire. Raises `ConfigError` for what cannot be one."""
+    check_properties(properties)
+    return _properties.encode(properties)
+
+
+class Publisher:
+    """Publishes on one topic; made by `Bus.publisher`. All methods are thread-safe.
+
+    An event goes straight to every subscription that matches, each in the publisher's order.
+    Where one has no room, `publish` waits for it (``block``), for at most the node's
+    ``send_timeout`` (inside a handler ``request_timeout``), or leaves it out (``drop_newest``):
+    the subscriber then finds ``missed`` in its next event.
+    """
+
+    def __init__(
+        self, bus: Bus, core: PublisherCore, topic: str, number: int, retain: bool
+    ) -> None:
+        self._bus = bus
+        self._core = core
+        self._number = number
+        self._retain = retain
+        self._changed = threading.Condition()
+        # The core's own methods: a wrapper would cost as much as publishing.
+        self.publish = core.publish  # type: ignore[method-assign]
+        self.publish_many = core.publish_many  # type: ignore[method-assign]
+        self.publish_packed = core.publish_packed  # type: ignore[method-assign]
+        self.topic = topic
+        """The name of the topic."""
+
+    if TYPE_CHECKING:
+
+        def publish(
+            self,
+            data: Buffer | Message,
+            properties: Mapping[str, str | int | float | bool] | None = None,
+            ttl: float | None = None,
+        ) -> None:
+            """Sends an event to every subscription that wants it; may wait for room.
+
+            ``properties`` are what ``where=`` looks at: str, int, float or bool by name. ``ttl``:
+            after so many seconds it is worth nothing any more, and is not handed out. Without
+            subscriptions it does nothing. Raises `SendTimeout`, `Closed`, `MessageTooLarge`,
+            `ConfigError` for bad properties, and on a thread with a running event loop
+            `WouldBlock` where it had to wait.
+            """
+
+        def publish_many(self, events: Iterable[bytes | Message], ttl: float | None = None) -> None:
+            """Several events in one go, in this order: much faster than one by one."""
+
+        def publish_packed(self, data: Buffer, offsets: Buffer, ttl: float | None = None) -> None:
+            """Events that lie in one buffer, and n+1 offsets (int32 or int64), as in Arrow."""
+
+    def publish_async(
+        self,
+        data: Buffer | Message,
+        properties: Mapping[str, str | int | float | bool] | None = None,
+        ttl: float | None = None,
+    ) -> Future[None]:
+        """`publish` as a `Future`, done when the event is on its way to all. Never blocks."""
+        payload = encode(data) if isinstance(data, Message) else bytes(data)
+        copied = None if properties is None else dict(properties)
+        work = functools.partial(self.publish, payload, copied, ttl)
+        return self._bus._later(self._number, work)
+
+    @property
+    def subscribers(self) -> int:
+        """How many subscriptions this publisher serves now, here and on other nodes."""
+        return self._core.targets
+
+    def wait_for_subscribers(self, count: int = 1, timeout: float | None = 5.0) -> bool:
+        """Blocks until there are so many; False after ``timeout`` seconds."""
+        self._bus._refuse_to_block("wait_for_subscribers()", "await asyncio.to_thread(...)")
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while self._core.targets < count:
+                if self._bus.closed:
+                    raise Closed("this bus was closed", what="bus")
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(0.2 if left is None else min(left, 0.2))
+        return True
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def statistics(self) -> dict[str, int]:
+        """Events published, dropped for want of room, lost to unreachable subscribers; waits."""
+        return self._core.statistics()
+
+    def close(self) -> None:
+        """No more events; subscribers are told that the topic is gone. Idempotent."""
+        self._bus._close_publisher(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Publisher {self.topic!r} to {self.subscribers} subscriptions>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Publisher belongs to its bus; make one in each process instead")

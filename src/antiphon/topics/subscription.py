@@ -1,0 +1,151 @@
+"""Subscriptions: the other end of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from antiphon._core import Event, Handle, InboxCore
+from antiphon.errors import ConfigError
+from antiphon.node import Inbox
+from antiphon.node.shares import check_share
+from antiphon.topics.model import DelayModel, Meters, Plan, calibrate
+from antiphon.topics.names import Pattern
+
+if TYPE_CHECKING:
+    from antiphon.topics.bus import Bus
+
+__all__ = ["Subscription"]
+
+
+class Subscription:
+    """What `Bus.subscribe` returns: a queue of its own, and a handler or a reader.
+
+    With a handler, ``handler(event)`` (``handler(batch)``) runs on the bus's scheduler threads, one
+    call at a time, in each publisher's order. Without one, iterate (``for event in sub``,
+    ``async for``) or call `receive`. All methods are thread-safe.
+    """
+
+    def __init__(
+        self, bus: Bus, core: Handle | InboxCore, pattern: Pattern, where: str | None
+    ) -> None:
+        self._bus = bus
+        self._core = core
+        self._pattern = pattern
+        self._inbox: Inbox[Any] | None = None if isinstance(core, Handle) else Inbox(core)
+        self._meters = Meters(core) if isinstance(core, Handle) else None
+        self.where = where
+        """The filter, as it was given."""
+
+    @property
+    def pattern(self) -> str:
+        """The topics it asked for."""
+        return self._pattern.text
+
+    # --- without a handler ------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None) -> Event:
+        """Blocks until an event is here; `ReceiveTimeout` after ``timeout`` seconds."""
+        event: Any = self._reader().receive(timeout)
+        return event  # type: ignore[no-any-return]
+
+    async def receive_async(self, timeout: float | None = None) -> Event:
+        """`receive` for a coroutine."""
+        event: Any = await self._reader().receive_async(timeout)
+        return event  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Event]:
+        reader: Any = self._reader()
+        return iter(reader)
+
+    def __aiter__(self) -> Any:
+        return self._reader().__aiter__()
+
+    def _reader(self) -> Inbox[Any]:
+        if self._inbox is None:
+            raise ConfigError(
+                f"the events of this subscription ({self.pattern}) go to its handler; subscribe "
+                "without a handler to read them yourself",
+                setting="handler",
+            )
+        return self._inbox
+
+    # --- shares and delay -------------------------------------------------------------------
+
+    @property
+    def share(self) -> float | None:
+        """Its part of the schedule's period; None: it divides the rest with the others."""
+        return self._bus._share_of(self)
+
+    @share.setter
+    def share(self, share: float | None) -> None:
+        self._bus._give_share(self, check_share(share))
+
+    def _handled(self) -> Meters:
+        if self._meters is None:
+            raise ConfigError(
+                "only a subscription with a handler is scheduled; one that is read has no share "
+                "and no service to predict from",
+                setting="handler",
+            )
+        return self._meters
+
+    def predict(self) -> DelayModel:
+        """What its delay is by its rates of the last seconds: an estimate and a bound.
+
+        With too few samples numbers are NaN, and `DelayModel.basis` says so. Never blocks.
+        """
+        return self._bus._predict(self, self._handled())
+
+    def calibrate(self, mean_delay: float, timeout: float = 30.0) -> Plan:
+        """Raises its share until the measured mean response is at most ``mean_delay`` seconds.
+
+        Blocks while it measures, for at most ``timeout`` seconds. The plan says whether that could
+        be had, with which share, and what was measured; if it could not, the share is as before.
+        """
+        self._bus._refuse_to_block("calibrate()", "await asyncio.to_thread(sub.calibrate, ...)")
+        return calibrate(self, self._handled(), mean_delay, timeout)
+
+    # --- looking and leaving ----------------------------------------------------------------
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts: events handled, waiting, dropped, missed, expired; slices and overruns."""
+        counts = dict(self._core.statistics())
+        counts.pop("kind", None)
+        if isinstance(self._core, Handle):
+            delays = self._core.delays()
+            counts.update({name: delays[name] for name in ("expired", "malformed", "missed")})
+            meter = self._core.meter()
+            counts.update(slices=int(meter["slices"]), overruns=int(meter["overruns"]))
+        return counts
+
+    @property
+    def pending(self) -> int:
+        """Events that wait here now."""
+        return int(self._core.statistics()["pending"])
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by itself or with its bus."""
+        return not self._core.active if isinstance(self._core, Handle) else self._core.closed
+
+    def close(self) -> None:
+        """No call begins after this returns; what waits is dropped. Idempotent."""
+        self._bus._close_subscription(self)
+        if self._inbox is not None:
+            self._inbox.close()
+        else:
+            self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.pending} pending"
+        return f"<Subscription {self.pattern!r} {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Subscription belongs to its bus; make one in each process instead")

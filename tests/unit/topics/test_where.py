@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import math
+import operator
+import pickle
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from antiphon.errors import ConfigError, FilterError
+from antiphon.topics.where import (
+    MAX_CHARACTERS,
+    MAX_COMPARISONS,
+    MAX_PROPERTIES,
+    Where,
+    check_properties,
+)
+
+TOP, BOTTOM = 2**63 - 1, -(2**63)
+NAN, INF = math.nan, math.inf
+
+SIGNS = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "properties", "expected"),
+    [
+        # numbers
+        ("temp > 30", {"temp": 31}, True),
+        ("temp > 30", {"temp": 30}, False),
+        ("temp >= 30", {"temp": 30}, True),
+        ("temp < 30", {"temp": 29.5}, True),
+        ("temp <= 30", {"temp": 30.5}, False),
+        ("temp = 30", {"temp": 30.0}, True),
+        ("temp <> 30", {"temp": 31}, True),
+        ("temp <> 30", {"temp": 30}, False),
+        ("temp = 30.0", {"temp": 30}, True),
+        ("temp = -5", {"temp": -5}, True),
+        ("temp = - 5", {"temp": -5}, True),
+        ("temp = +5", {"temp": 5}, True),
+        ("temp=-.5", {"temp": -0.5}, True),
+        ("temp = 7.", {"temp": 7}, True),
+        ("temp = 1.5e3", {"temp": 1500}, True),
+        ("temp = 15E-1", {"temp": 1.5}, True),
+        ("temp = 1e+2", {"temp": 100}, True),
+        ("temp = 007", {"temp": 7}, True),
+        ("temp = 0", {"temp": -0.0}, True),
+        (f"n = {TOP}", {"n": TOP}, True),
+        (f"n = {BOTTOM}", {"n": BOTTOM}, True),
+        ("n = " + "0" * 4000 + "1", {"n": 1}, True),
+        # exact, although both round to the same float
+        (f"n = {2**53}.0", {"n": 2**53 + 1}, False),
+        (f"n < {2**53}.0", {"n": 2**53 + 1}, False),
+        (f"n > {2**53}.0", {"n": 2**53 + 1}, True),
+        (f"n <> {2**53 + 1}", {"n": float(2**53)}, True),
+        (f"n < {TOP}", {"n": 2.0**63}, False),
+        # not a number, and more than any
+        ("x = 1", {"x": NAN}, False),
+        ("x <> 1", {"x": NAN}, False),
+        ("x < 1", {"x": NAN}, False),
+        ("x >= 1", {"x": NAN}, False),
+        ("x <> 1.5", {"x": NAN}, False),
+        (f"x > {TOP}", {"x": INF}, True),
+        ("x < -1e308", {"x": -INF}, True),
+        # text
+        ("site = 'A'", {"site": "A"}, True),
+        ("site = 'A'", {"site": "a"}, False),
+        ("site <> 'A'", {"site": "B"}, True),
+        ("site <> 'A'", {"site": "A"}, False),
+        ("site = ''", {"site": ""}, True),
+        ("site = ''''", {"site": "'"}, True),
+        ("site = 'it''s'", {"site": "it's"}, True),
+        ("site = 'a'''", {"site": "a'"}, True),
+        ("site = '''''a'", {"site": "''a"}, True),
+        ("site = ' AND (x > 1) '", {"site": " AND (x > 1) "}, True),
+        ("site = 'größe\n\0'", {"site": "größe\n\0"}, True),
+        # booleans
+        ("on = TRUE", {"on": True}, True),
+        ("on = true", {"on": False}, False),
+        ("on = False", {"on": False}, True),
+        ("on <> TRUE", {"on": False}, True),
+        ("on <> fAlSe", {"on": False}, False),
+        # absent, NULL, unlike
+        ("temp > 30", {}, False),
+        ("temp <> 30", {}, False),
+        ("temp <> 30", {"temp": None}, False),
+        ("site <> 'A'", {}, False),
+        ("on <> TRUE", {}, False),
+        ("temp <> 30", {"temp": "31"}, False),
+        ("temp = 1", {"temp": True}, False),
+        ("temp <> 0", {"temp": True}, False),
+        ("temp > 0", {"temp": True}, False),
+        ("on = TRUE", {"on": 1}, False),
+        ("on <> TRUE", {"on": 0}, False),
+        ("on <> TRUE", {"on": "x"}, False),
+        ("site <> 'A'", {"site": 1}, False),
+        ("site = 'A'", {"site": b"A"}, False),
+        ("temp <> 1", {"temp": [1]}, False),
+        ("temp <> 1", {"temp": Fraction(1, 2)}, False),
+        # names
+        ("_a$.b2.C = 1", {"_a$.b2.C": 1}, True),
+        ("$ = 1", {"$": 1}, True),
+        ("Temp = 1", {"temp": 1}, False),
+        ("android = 1", {"android": 1}, True),
+        ("e1 = 1", {"e1": 1}, True),
+        # joined
+        ("a = 1 AND b = 2", {"a": 1, "b": 2}, True),
+        ("a = 1 AND b = 2", {"a": 1, "b": 3}, False),
+        ("a = 1 and b = 2 aNd c = 3", {"a": 1, "b": 2, "c": 3}, True),
+        ("a > 1 AND a < 3", {"a": 2, "z": 0}, True),
+        ("a=1AND b=2", None, None),
+        ("a='x'AND b=2", {"a": "x", "b": 2}, True),
+        (" \t\r\n\f a\n=\n1 ", {"a": 1}, True),
+        ("(a = 1)", {"a": 1}, True),
+        ("((a = 1) AND (b = 2))", {"a": 1, "b": 2}, True),
+        ("((a = 1) AND (b = 2))", {"a": 1, "b": 1}, False),
+        ("(a = 1 AND b = 2) AND c = 3", {"a": 1, "b": 2, "c": 3}, True),
+        ("a = 1 AND (b = 2 AND (c = 3))", {"a": 1, "b": 2, "c": 4}, False),
+    ],
+)
+def test_a_filter_means_what_sql_says(
+    text: str, properties: dict[str, object] | None, expected: bool | None
+) -> None:
+    if properties is None:
+        with pytest.raises(FilterError):
+            Where(text)
+    else:
+        assert Where(text).matches(properties) is expected
+
+
+VALUE = "a 'text', a number, TRUE or FALSE"
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "says"),
+    [
+        ("", 1, "the filter ends; expected a comparison"),
+        ("   ", 4, "the filter ends"),
+        ("temp", 5, "expected one of = <> < <= > >="),
+        ("temp >", 7, f"the filter ends; expected {VALUE}"),
+        ("temp > 30 AND", 14, "the filter ends; expected a comparison"),
+        ("AND a = 1", 1, "found 'AND'; expected a comparison"),
+        ("a = 1 AND AND b = 2", 11, "found 'AND'"),
+        ("a = 1 b = 2", 7, "found 'b'; expected AND or the end"),
+        ("a = 1, b = 2", 6, "found ','"),
+        ("a = 1;", 6, "found ';'"),
+        ("a b", 3, "found 'b'; expected one of ="),
+        ("on AND a = 1", 4, "found 'AND'; expected one of ="),
+        ("= 1", 1, "found '='"),
+        ("a == 1", 4, f"found '='; expected {VALUE}"),
+        ("a => 1", 4, "found '>'"),
+        ("a != 1", 3, "write <>"),
+        ("a = b", 5, "two properties needs a broker; for a text write 'b'"),
+        ("5 < a", 1, "write the property to the left"),
+        ("'x' = a", 1, "write the property to the left"),
+        ("TRUE = a", 1, "write the property to the left"),
+        ("a = NULL", 5, "IS NULL needs a broker"),
+        ("NULL = 1", 1, "found 'NULL'"),
+        # what brokers can do
+        ("a = 1 OR b = 2", 7, "OR needs a broker"),
+        ("a = 1 or b = 2", 7, "OR needs a broker"),
+        ("NOT a = 1", 1, "NOT needs a broker"),
+        ("a = 1 AND NOT b = 2", 11, "NOT needs a broker"),
+        ("a NOT IN ('x')", 3, "NOT needs a broker"),
+        ("a IN ('x', 'y')", 3, "IN needs a broker"),
+        ("a LIKE 'x%'", 3, "LIKE needs a broker"),
+        ("a BETWEEN 1 AND 2", 3, "BETWEEN needs a broker"),
+        ("a IS NULL", 3, "IS needs a broker"),
+        ("a = 'x' ESCAPE '!'", 9, "ESCAPE needs a broker"),
+        ("a + 1 > 2", 3, "arithmetic, which needs a broker"),
+        ("a > 1 + 2", 7, "arithmetic"),
+        ("a > 5-3", 6, "arithmetic"),
+        ("a * 2 = 4", 3, "arithmetic"),
+        ("a = 4 / 2", 7, "arithmetic"),
+        ("-a = 4", 1, "arithmetic"),
+        ("a = --4", 6, "arithmetic"),
+        ("a = -b", 6, "found 'b'; expected a number"),
+        ("a = -'x'", 6, "expected a number"),
+        ("a = - ", 7, "expected a number"),
+        # no order
+        ("site < 'A'", 6, "< does not order text"),
+        ("site >= 'A'", 6, ">= does not order text"),
+        ("a = 1 AND on > TRUE", 14, "> does not order TRUE and FALSE"),
+        # parentheses
+        ("(a = 1", 1, r"this \( is not closed"),
+        ("a = 1 AND ((b = 2)", 11, r"this \( is not closed"),
+        ("a = 1)", 6, r"found '\)'; expected AND or the end"),
+        ("()", 2, r"found '\)'; expected a comparison"),
+        ("(a) = 1", 3, "expected one of ="),
+        ("a = (1)", 5, f"expected {VALUE}"),
+        ("(a = 1 b", 8, r"expected AND or \)"),
+        # texts
+        ("a = 'x", 5, "not closed; end it with '"),
+        ("a = 'x''", 5, "not closed"),
+        ("a = '", 5, "not closed"),
+        ("a = '''", 5, "not closed"),
+        ("a = 'x' 'y'", 9, "expected AND or the end"),
+        ('a = "x"', 5, "single quotes"),
+        ("a = x'", 5, "two properties"),
+        # numbers
+        (f"a = {TOP + 1}", 5, "does not fit in 64 bits; add .0"),
+        (f"a > 1 AND a = -{TOP + 2}", 15, "does not fit in 64 bits"),
+        ("a = 1e309", 5, "larger than every float"),
+        ("a = -1e309", 5, "larger than every float"),
+        ("a = 12x", 5, "not a number"),
+        ("a = 0x10", 5, "not a number"),
+        ("a = 1_000", 5, "not a number"),
+        ("a = 1.2.3", 5, "not a number"),
+        ("a = 1e", 5, "not a number"),
+        ("a = .", 5, "not a number"),
+        ("a = 1L", 5, "not a number"),
+        ("a = ٣", 5, "found '٣'"),
+        ("a = inf", 5, "two properties"),
+        # names
+        ("1a = 1", 1, "not a number"),
+        (".a = 1", 1, "not a number"),
+        ("größe = 1", 3, "found 'ö'"),
+        ("a-b = 1", 2, "arithmetic"),
+        ("a\N{NO-BREAK SPACE}= 1", 2, r"found '\\xa0'"),
+        ("a\0 = 1", 2, r"found '\\x00'"),
+        ("a = 'x\ud800'", 7, "surrogate"),
+    ],
+)
+def test_a_wrong_filter_is_refused_at_its_column(text: str, column: int, says: str) -> None:
+    with pytest.raises(FilterError, match=says) as caught:
+        Where(text)
+    assert caught.value.column == column
+    assert f"column {column}:" in str(caught.value)
+
+
+def test_an_error_carries_what_was_expected() -> None:
+    with pytest.raises(FilterError) as caught:
+        Where("temp > 30 AND site = 7up")
+    assert caught.value.column == 22
+    assert caught.value.expected == VALUE
+    with pytest.raises(FilterError) as caught:
+        Where("site > 'A'")
+    assert caught.value.expected == "= or <>"
+
+
+@pytest.mark.parametrize("text", [None, b"a = 1", 1, ["a = 1"]])
+def test_a_filter_is_a_text(text: object) -> None:
+    with pytest.raises(FilterError, match=f"where is of type {type(text).__name__}"):
+        Where(text)  # type: ignore[arg-type]
+
+
+def test_a_filter_has_a_longest_length() -> None:
+    longest = "a = '" + "x" * (MAX_CHARACTERS - 6) + "'"
+    assert len(longest) == MAX_CHARACTERS
+    assert Where(longest).matches({"a": "x" * (MAX_CHARACTERS - 6)})
+    with pytest.raises(FilterError, match="4097 characters; shorten it to 4096") as caught:
+        Where(longest + " ")
+    assert caught.value.column == MAX_CHARACTERS + 1
+    assert len(str(caught.value)) < 250
+
+
+def test_a_filter_has_a_largest_number_of_comparisons() -> None:
+    most = " AND ".join(["a = 1"] * MAX_COMPARISONS)
+    assert Where(most).matches({"a": 1})
+    with pytest.raises(FilterError, match="more than 64 comparisons") as caught:
+        Where(f"{most} AND b = 2")
+    assert caught.value.column == len(most) + len(" AND ") + 1
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * MAX_CHARACTERS,
+        "(" * 2045 + "a = 1",
+        "a = 1" + ")" * 4000,
+        "a = '" + "''" * 2040,
+        "a = '" + "'x" * 2040,
+        "'" * 4095,
+        "a = " + "1" * 4090,
+        "a = " + "1" * 4090 + "x",
+        "a = 1." + "1" * 4080 + "x",
+        "a = 1e" + "1" * 4080 + "x",
+        "a = " + "1e" * 2040,
+        "a = " + "1." * 2040,
+        "a = 1e" + "9" * 4000,
+        "a = " + "-" * 4000,
+        "a." * 2048,
+        " " * MAX_CHARACTERS,
+        "\0" * MAX_CHARACTERS,
+    ],
+    ids=lambda text: f"{text[:8]!r}...",
+)
+def test_a_hostile_filter_is_refused_and_nothing_else_happens(text: str) -> None:
+    for _ in range(20):
+        with pytest.raises(FilterError) as caught:
+            Where(text)
+        assert caught.value.column is not None
+
+
+def test_parentheses_may_be_as_deep_as_the_text_is_long() -> None:
+    depth = (MAX_CHARACTERS - 5) // 2
+    assert Where("(" * depth + "a = 1" + ")" * depth).matches({"a": 1})
+
+
+@given(st.text(alphabet="aAN Dd=<>()'1.e-+_$\n\"ORö", max_size=40))
+@example("a = 1e")
+def test_any_text_is_a_filter_or_a_filter_error_with_a_column(text: str) -> None:
+    try:
+        where = Where(text)
+    except FilterError as error:
+        refused = error
+    else:
+        assert where.matches({}) is False
+        return
+    assert refused.expected
+    assert refused.column in range(1, len(text) + 2)
+
+
+NUMBERS = st.one_of(
+    st.integers(-2, 2),
+    st.sampled_from([BOTTOM, TOP, 2**53, 2**53 + 1, -(2**53) - 1]),
+    st.sampled_from([-1.0, 0.0, 0.5, 1.0, float(2**53), 2.0**63, 1e300]),
+)
+VALUES = st.one_of(NUMBERS, st.booleans(), st.sampled_from(["", "'", "a", "b'a", "1", "TRUE"]))
+CARRIED = st.one_of(VALUES, st.sampled_from([NAN, INF, -INF]))
+NAMES = st.sampled_from(["a", "b", "c.d"])
+
+
+def family(value: object) -> type:
+    return float if type(value) is int else type(value)
+
+
+def written(value: Any) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value).upper() if isinstance(value, bool) else repr(value)
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> tuple[str, str, Any]:
+    value = draw(VALUES)
+    signs = sorted(SIGNS) if family(value) is float else ["=", "<>"]
+    return draw(NAMES), draw(st.sampled_from(signs)), value
+
+
+def holds(carried: Any, sign: str, value: Any) -> bool:
+    """Three-valued comparison as the standard has it, with UNKNOWN as False."""
+    if family(carried) is not family(value) or carried != carried:
+        return False
+    if family(value) is float and math.isfinite(carried):
+        return bool(SIGNS[sign](Fraction(carried), Fraction(value)))
+    return bool(SIGNS[sign](carried, value))
+
+
+@given(
+    st.lists(comparisons(), min_size=1, max_size=4),
+    st.dictionaries(NAMES, CARRIED),
+    st.sampled_from([" AND ", " and ", ") AND (", "\nAND\t"]),
+    st.sampled_from([" ", "", "  "]),
+)
+def test_a_filter_finds_what_the_definition_says(
+    parts: list[tuple[str, str, Any]], properties: dict[str, Any], glue: str, gap: str
+) -> None:
+    text = glue.join(f"{name}{gap}{sign}{gap}{written(value)}" for name, sign, value in parts)
+    where = Where(f"({text})")
+    expected = all(
+        name in properties and holds(properties[name], sign, value) for name, sign, value in parts
+    )
+    assert where.matches(properties) is expected
+    assert where.matches(MappingProxyType(properties)) is expected
+
+
+@given(st.text())
+def test_any_text_can_be_written_as_a_value(value: str) -> None:
+    where = Where(f"a = {written(value)}")
+    assert where.matches({"a": value})
+    assert not where.matches({"a": value + "x"})
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_any_finite_float_can_be_written_as_a_value(value: float) -> None:
+    assert Where(f"a = {value!r}").matches({"a": value})
+
+
+def test_filters_are_frozen_values() -> None:
+    where = Where("a = 1")
+    assert where.text == "a = 1"
+    assert where == Where("a = 1") != Where("a=1")
+    assert len({where, Where("a = 1")}) == 1
+    assert repr(where) == "Where(text='a = 1')"
+    for copied in (pickle.loads(pickle.dumps(where)), copy.deepcopy(where)):
+        assert copied == where
+        assert copied.matches({"a": 1})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        where.text = "b = 1"  # type: ignore[misc]
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+class Real(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"site": "A", "temp": 31.5, "n": 3, "on": True},
+        {"n": TOP, "m": BOTTOM, "x": NAN, "y": -INF},
+        {"_a$.b": "", "$": "größe\0", "android": 1},
+        MappingProxyType({"a": 1}),
+        {f"p{number}": number for number in range(MAX_PROPERTIES)},
+    ],
+)
+def test_good_properties_pass(properties: object) -> None:
+    check_properties(properties)
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        (None, "are a NoneType; give a mapping"),
+        ([("a", 1)], "are a list"),
+        ({f"p{number}": 0 for number in range(MAX_PROPERTIES + 1)}, "65 properties; .* at most 64"),
+        ({1: 1}, "name of type int; give a str"),
+        ({b"a": 1}, "name of type bytes"),
+        ({10**5000: 1}, "name of type int"),
+        ({"": 1}, "name '' cannot be written"),
+        ({"1a": 1}, "name '1a' cannot be written"),
+        ({".a": 1}, "cannot be written"),
+        ({"a b": 1}, "cannot be written"),
+        ({"a-b": 1}, "cannot be written"),
+        ({"a\n": 1}, "cannot be written"),
+        ({"größe": 1}, "cannot be written"),
+        ({"and": 1}, "name 'and' is a word of the filter language"),
+        ({"In": 1}, "is a word of the filter language"),
+        ({"NULL": 1}, "is a word of the filter language"),
+        ({"a": None}, "property 'a' is None; leave it out"),
+        ({"a": b"x"}, "property 'a' is of type bytes; give a str, int, float or bool"),
+        ({"a": [1]}, "of type list"),
+        ({"a": Color.RED}, "of type Color"),
+        ({"a": Real(1)}, "of type Real"),
+        ({"ok": 1, "a": TOP + 1}, "property 'a' does not fit in 64 bits"),
+        ({"a": BOTTOM - 1}, "does not fit in 64 bits"),
+        ({"a": 10**5000}, "does not fit in 64 bits"),
+        ({"a": "x\ud800"}, "character 2 is half of a surrogate pair"),
+    ],
+)
+def test_bad_properties_are_refused_with_the_one_that_is_wrong(
+    properties: object, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        check_properties(properties)
+    assert caught.value.setting == "properties"
+
+
+def test_the_names_that_pass_are_those_that_a_filter_can_write() -> None:
+    for name in ("a", "_", "$x", "a.b", "not", "true", "a b", "1", "ä", "escape", "a$1"):
+        try:
+            check_properties({name: 1})
+        except ConfigError:
+            with pytest.raises(FilterError):
+                Where(f"{name} = 1")
+        else:
+            assert Where(f"{name} = 1").matches({name: 1})
