@@ -591,10 +591,10 @@ NB_MODULE(_core, m) {
             "capacity"_a, "when_full"_a)
         .def(
             "_publisher",
-            [](NodeCore& self, std::uint32_t topic, const std::string& name, bool drops, nb::handle encode) {
-                return self.publisher(topic, name, drops, shared(encode));
+            [](NodeCore& self, std::uint32_t topic, const std::string& name, bool drops, bool retains, nb::handle encode) {
+                return self.publisher(topic, name, drops, retains, shared(encode));
             },
-            "topic"_a, "name"_a, "drops"_a, "encode"_a)
+            "topic"_a, "name"_a, "drops"_a, "retains"_a, "encode"_a)
         .def(
             "_tell",
             [](NodeCore& self, long target, nb::handle data, bool blocking) {
@@ -678,6 +678,7 @@ NB_MODULE(_core, m) {
         .def("publish_packed", [](Publisher& self, nb::handle data, nb::handle offsets, nb::handle ttl) {
             return checked(self.publish_packed(data.ptr(), offsets.ptr(), ttl.ptr()));
         }, "data"_a, "offsets"_a, "ttl"_a = nb::none())
+        .def("settle", &Publisher::settle)
         .def("leave", &Publisher::leave, "peer"_a, "flow"_a)
         .def("close", &Publisher::close)
         .def_prop_ro("targets", &Publisher::targets)

@@ -224,8 +224,9 @@ std::shared_ptr<Inbox> NodeCore::subscribe_inbox(std::uint64_t capacity, WhenFul
     return std::make_shared<Inbox>(node_, registration, Reference{});
 }
 
-std::shared_ptr<Publisher> NodeCore::publisher(std::uint32_t topic, std::string name, bool drops, Reference encode) {
-    return std::make_shared<Publisher>(node_, topic, std::move(name), drops, std::move(encode),
+std::shared_ptr<Publisher> NodeCore::publisher(std::uint32_t topic, std::string name, bool drops, bool retains,
+                                               Reference encode) {
+    return std::make_shared<Publisher>(node_, topic, std::move(name), drops, retains, std::move(encode),
                                        Reference::share(encode_.get()));
 }
 

@@ -60,7 +60,8 @@ class NodeCore {
     std::shared_ptr<Handle> subscribe(Reference call, Reference on_error, bool batch, std::uint64_t capacity,
                                       WhenFull when_full);
     std::shared_ptr<Inbox> subscribe_inbox(std::uint64_t capacity, WhenFull when_full);
-    std::shared_ptr<Publisher> publisher(std::uint32_t topic, std::string name, bool drops, Reference encode);
+    std::shared_ptr<Publisher> publisher(std::uint32_t topic, std::string name, bool drops, bool retains,
+                                         Reference encode);
     // Between buses. None, or null with an exception set; False when it would have to wait.
     PyObject* tell(long target, PyObject* data, bool blocking);
 

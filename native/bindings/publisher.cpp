@@ -57,7 +57,7 @@ bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t
         }
     }
     targets_.push_back(std::make_shared<Target>(*peer, node_->subscription_flow(*peer, flow, least_charge), incarnation,
-                                                static_cast<std::uint32_t>(random_u64()), std::move(where)));
+                                                static_cast<std::uint32_t>(random_u64()), std::move(where), retains_));
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
     return true;
 }
@@ -85,7 +85,7 @@ bool Publisher::gone(const Target& target) const {
 }
 
 // Those whose filter lets it pass. A filter that fails lets nothing pass.
-bool Publisher::wanted(const Targets& targets, PyObject* properties, std::vector<std::shared_ptr<Target>>& chosen) {
+bool Publisher::wanted(const Targets& targets, PyObject* properties, Chosen& chosen) {
     Reference none;
     for (const auto& target : targets) {
         if (target->where) {
@@ -139,7 +139,7 @@ PyObject* Publisher::publish(PyObject* data, PyObject* properties, PyObject* ttl
         said = {PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get()))};
     }
     // A filter is Python, and may change what we look at: our own list.
-    std::vector<std::shared_ptr<Target>> chosen;
+    Chosen chosen;
     if (!wanted(Targets(targets_), properties, chosen)) return nullptr;
     const Message message{static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)};
     return send(chosen, {{topic_, 0, 0, 0, 0, 0}, said, &message, 1, expires});
@@ -157,7 +157,7 @@ bool Publisher::open() const {
 }
 
 bool Publisher::send_spans(const std::vector<Message>& spans, Nanos expires) {
-    std::vector<std::shared_ptr<Target>> chosen;
+    Chosen chosen;
     if (!wanted(Targets(targets_), nullptr, chosen)) return false;
     return Reference::steal(
                send(chosen, {{topic_, 0, 0, 0, 0, 0}, {nullptr, 0}, spans.data(), spans.size(), expires}))
@@ -217,7 +217,128 @@ Attempt Publisher::attempt(Target& target, const Load& load, std::size_t done, s
     return attempt;
 }
 
-PyObject* Publisher::send(const std::vector<std::shared_ptr<Target>>& targets, Load load) {
+// Everything that goes at once; what does not is left in `rest`. With the mutex.
+void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest) {
+    for (const auto& target : targets) {
+        if (gone(*target)) continue;
+        target->owed = false;  // this is newer than what it has not seen yet
+        std::size_t done = 0, taken = 0;
+        Attempt tried;
+        do {
+            tried = attempt(*target, load, done, taken);
+            done += taken;
+        } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again));
+        if (done < load.count) rest.push_back({target.get(), done, tried});
+    }
+}
+
+// Whoever drops rather than waits leaves out those that have no room; they see it in the numbers.
+void Publisher::drop(const Load& load, std::vector<Rest>& rest) {
+    std::erase_if(rest, [&](Rest& one) {
+        if (one.attempt.status == Status::large || one.attempt.status == Status::closed) return false;
+        if (one.attempt.status == Status::not_connected) node_->want_connection(one.target->peer);
+        if (one.attempt.status == Status::no_credit) node_->want_credit(one.target->peer, one.attempt);
+        one.target->number += static_cast<std::uint32_t>(load.count - one.done);
+        dropped_.fetch_add(load.count - one.done, std::memory_order_relaxed);
+        return true;
+    });
+}
+
+// May block; without the interpreter's lock, with the mutex. The first failure that is the publisher's
+// concern; the others still get theirs, unless the node is closed or somebody is out of patience.
+Outcome Publisher::send_rest(const Load& load, std::vector<Rest>& rest, Nanos deadline, Nanos began,
+                             const Interrupted* signalled, std::uint16_t& at, std::size_t& left_over) {
+    Outcome outcome;
+    waits_.fetch_add(1, std::memory_order_relaxed);
+    for (Rest& one : rest) {
+        Target& target = *one.target;
+        const Interrupted interrupted = [&] { return (signalled && (*signalled)()) || gone(target); };
+        Node::Sending sending{target.peer, deadline, began};
+        Attempt tried = one.attempt;
+        std::size_t taken = 0;
+        while (one.done < load.count && !gone(target)) {
+            Outcome ended;
+            if (tried.status == Status::large) {
+                EventHead head = load.head;
+                head.number = target.number;
+                head.sequence += one.done;
+                head.properties = static_cast<std::uint32_t>(load.properties.size);
+                if (load.expires != 0) head.ttl_us = remaining_us(load.expires, now_ns());
+                std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
+                if (load.properties.size != 0) prefix.append(load.properties.data, load.properties.size);
+                sending.went = false;
+                ended = node_->send_large(sending, kEventKind, load.events[one.done], &interrupted, 0,
+                                          {prefix.data(), prefix.size()}, &target.flow);
+                if (ended.ok() && sending.went) {
+                    ++target.number;
+                    ++one.done;
+                }
+            } else {
+                ended = node_->wait(sending, tried, &interrupted);
+            }
+            if (!ended.ok()) {
+                if (gone(target)) break;
+                // One that cannot be reached is not the publisher's trouble: it will say so itself when
+                // it is back, and its state here expires otherwise.
+                if (ended.code == Outcome::Code::unreachable) {
+                    lost_.fetch_add(load.count - one.done, std::memory_order_relaxed);
+                } else if (outcome.ok()) {
+                    outcome = ended;
+                    at = target.peer.id;
+                    left_over = one.done;
+                }
+                target.number += static_cast<std::uint32_t>(load.count - one.done);
+                break;
+            }
+            if (one.done == load.count) break;
+            tried = attempt(target, load, one.done, taken);
+            one.done += taken;
+        }
+        if (outcome.code == Outcome::Code::interrupted || outcome.code == Outcome::Code::closed) break;
+    }
+    return outcome;
+}
+
+void Publisher::retain(const Load& load) {
+    const Message& last = load.events[load.count - 1];
+    Retained kept{load.head, {}, {}, load.expires};
+    kept.head.sequence += load.count - 1;
+    if (load.properties.size != 0) kept.properties.assign(load.properties.data, load.properties.size);
+    if (last.size != 0) kept.data.assign(last.data, last.size);
+    retained_ = std::move(kept);
+}
+
+bool Publisher::settle() {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return false;  // somebody publishes: that is newer
+    bool all = true;
+    if (!retained_) return true;
+    const Message data{retained_->data.data(), retained_->data.size()};
+    const Load load{retained_->head,
+                    {retained_->properties.data(), retained_->properties.size()},
+                    &data,
+                    1,
+                    retained_->expires};
+    for (const auto& target : targets_) {
+        if (!target->owed || gone(*target)) continue;
+        if (load.expires != 0 && now_ns() >= load.expires) {
+            target->owed = false;
+            continue;
+        }
+        std::size_t taken = 0;
+        const Attempt tried = attempt(*target, load, 0, taken);
+        if (tried.status == Status::no_credit) node_->want_credit(target->peer, tried);
+        if (tried.status == Status::not_connected) node_->want_connection(target->peer);
+        if (taken != 0) {
+            target->owed = false;
+        } else {
+            all = false;
+        }
+    }
+    return all;
+}
+
+PyObject* Publisher::send(const Chosen& targets, Load load) {
     const NodeOptions& options = node_->options();
     const Nanos began = now_ns();
     const Nanos deadline = began + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
@@ -234,93 +355,20 @@ PyObject* Publisher::send(const std::vector<std::shared_ptr<Target>>& targets, L
     load.head.sequence = sequence_.load(std::memory_order_relaxed) + 1;
     load.head.time_ns = wall_clock_ns();
     sequence_.store(load.head.sequence + load.count - 1, std::memory_order_relaxed);
-    struct Rest {
-        Target* target;
-        std::size_t done;
-        Attempt attempt;
-    };
+    if (retains_) retain(load);
     std::vector<Rest> rest;
-    for (const auto& target : targets) {
-        if (gone(*target)) continue;
-        std::size_t done = 0, taken = 0;
-        Attempt tried;
-        do {
-            tried = attempt(*target, load, done, taken);
-            done += taken;
-        } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again));
-        if (done < load.count) rest.push_back({target.get(), done, tried});
-    }
+    send_what_goes(targets, load, rest);
     if (rest.empty()) Py_RETURN_NONE;
     if (node_->fresh()) return raise_not_started();
-    // Whoever drops rather than waits leaves out those that have no room; they see it in the numbers.
-    if (drops_) {
-        std::erase_if(rest, [&](Rest& one) {
-            if (one.attempt.status == Status::large || one.attempt.status == Status::closed) return false;
-            if (one.attempt.status == Status::not_connected) node_->want_connection(one.target->peer);
-            if (one.attempt.status == Status::no_credit) node_->want_credit(one.target->peer, one.attempt);
-            one.target->number += static_cast<std::uint32_t>(load.count - one.done);
-            dropped_.fetch_add(load.count - one.done, std::memory_order_relaxed);
-            return true;
-        });
-        if (rest.empty()) Py_RETURN_NONE;
-    }
+    if (drops_) drop(load, rest);
+    if (rest.empty()) Py_RETURN_NONE;
     if (!may_wait("publish()", "publish_async()")) return nullptr;
-    waits_.fetch_add(1, std::memory_order_relaxed);
     Outcome outcome;
     std::uint16_t at = 0;
     std::size_t left_over = 0;
     {
         Released released;
-        const Interrupted* signalled = released.interrupted();
-        for (Rest& one : rest) {
-            Target& target = *one.target;
-            const Interrupted interrupted = [&] { return (signalled && (*signalled)()) || gone(target); };
-            Node::Sending sending{target.peer, deadline, began};
-            Attempt tried = one.attempt;
-            std::size_t taken = 0;
-            while (one.done < load.count && !gone(target)) {
-                Outcome ended;
-                if (tried.status == Status::large) {
-                    EventHead head = load.head;
-                    head.number = target.number;
-                    head.sequence += one.done;
-                    head.properties = static_cast<std::uint32_t>(load.properties.size);
-                    if (load.expires != 0) head.ttl_us = remaining_us(load.expires, now_ns());
-                    std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
-                    if (load.properties.size != 0) prefix.append(load.properties.data, load.properties.size);
-                    sending.went = false;
-                    ended = node_->send_large(sending, kEventKind, load.events[one.done], &interrupted, 0,
-                                              {prefix.data(), prefix.size()}, &target.flow);
-                    if (ended.ok() && sending.went) {
-                        ++target.number;
-                        ++one.done;
-                    }
-                } else {
-                    ended = node_->wait(sending, tried, &interrupted);
-                }
-                if (!ended.ok()) {
-                    if (gone(target)) break;
-                    // One that cannot be reached is not the publisher's trouble: it will say so itself
-                    // when it is back, and its state here expires otherwise.
-                    if (ended.code == Outcome::Code::unreachable) {
-                        lost_.fetch_add(load.count - one.done, std::memory_order_relaxed);
-                        target.number += static_cast<std::uint32_t>(load.count - one.done);
-                        break;
-                    }
-                    if (outcome.ok()) {
-                        outcome = ended;
-                        at = target.peer.id;
-                        left_over = one.done;
-                    }
-                    target.number += static_cast<std::uint32_t>(load.count - one.done);
-                    break;
-                }
-                if (one.done == load.count) break;
-                tried = attempt(target, load, one.done, taken);
-                one.done += taken;
-            }
-            if (outcome.code == Outcome::Code::interrupted || outcome.code == Outcome::Code::closed) break;
-        }
+        outcome = send_rest(load, rest, deadline, began, released.interrupted(), at, left_over);
     }
     if (outcome.ok()) Py_RETURN_NONE;
     return raise_outcome(outcome, at, kEventKind, now_ns() - began, left_over);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,12 +14,13 @@ namespace antiphon::python {
 
 class Publisher {
    public:
-    Publisher(std::shared_ptr<Node> node, std::uint32_t topic, std::string name, bool drops, Reference encode,
-              Reference encode_message)
+    Publisher(std::shared_ptr<Node> node, std::uint32_t topic, std::string name, bool drops, bool retains,
+              Reference encode, Reference encode_message)
         : node_(std::move(node)),
           topic_(topic),
           name_(std::move(name)),
           drops_(drops),
+          retains_(retains),
           encode_(std::move(encode)),
           encode_message_(std::move(encode_message)) {}
     ~Publisher();
@@ -37,6 +39,9 @@ class Publisher {
     PyObject* publish_many(PyObject* events, PyObject* ttl);  // a sequence of bytes and messages
     PyObject* publish_packed(PyObject* data, PyObject* offsets, PyObject* ttl);
     void close();
+    // Gives the last value to those who came after it, if it is kept. Never blocks; false when some
+    // have no room for it yet.
+    bool settle();
 
     std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
     std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
@@ -46,8 +51,13 @@ class Publisher {
 
    private:
     struct Target {
-        Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_, Reference where_)
-            : peer(peer_), flow(flow_), incarnation(incarnation_), epoch(epoch_), where(std::move(where_)) {}
+        Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_, Reference where_, bool owed_)
+            : peer(peer_),
+              flow(flow_),
+              incarnation(incarnation_),
+              epoch(epoch_),
+              where(std::move(where_)),
+              owed(owed_) {}
         Peer& peer;
         OutFlow& flow;
         const std::uint64_t incarnation;
@@ -57,8 +67,10 @@ class Publisher {
         // With the publisher's mutex:
         std::uint32_t number = 1;   // of the next event
         std::uint32_t bound = 0;    // the session in which the name was said
+        bool owed;                  // it has not seen the last value yet
     };
     using Targets = std::vector<std::shared_ptr<Target>>;
+    using Chosen = Targets;
 
     // What is to be published; the same for all targets.
     struct Load {
@@ -69,9 +81,26 @@ class Publisher {
         Nanos expires;  // on this machine's clock; 0: never
     };
 
+    // A target that has not got everything yet, and why.
+    struct Rest {
+        Target* target;
+        std::size_t done;
+        Attempt attempt;
+    };
+    struct Retained {
+        EventHead head;
+        std::string properties, data;
+        Nanos expires;
+    };
+
     class Turn;
-    bool wanted(const Targets& targets, PyObject* properties, std::vector<std::shared_ptr<Target>>& chosen);
-    PyObject* send(const std::vector<std::shared_ptr<Target>>& targets, Load load);
+    bool wanted(const Targets& targets, PyObject* properties, Chosen& chosen);
+    PyObject* send(const Chosen& targets, Load load);
+    void send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest);
+    void drop(const Load& load, std::vector<Rest>& rest);
+    Outcome send_rest(const Load& load, std::vector<Rest>& rest, Nanos deadline, Nanos began,
+                      const Interrupted* signalled, std::uint16_t& at, std::size_t& left_over);
+    void retain(const Load& load);
     bool send_spans(const std::vector<Message>& spans, Nanos expires);
     bool open() const;
     // When it is worth nothing any more; 0: never. False with an exception set.
@@ -82,7 +111,8 @@ class Publisher {
     std::shared_ptr<Node> node_;
     const std::uint32_t topic_;
     const std::string name_;
-    const bool drops_;  // rather than wait for credit
+    const bool drops_;    // rather than wait for credit
+    const bool retains_;  // the last value, for whoever comes later
     Reference encode_;  // properties to bytes
     Reference encode_message_;
     // With the interpreter's lock:
@@ -92,6 +122,7 @@ class Publisher {
     // or by try-lock.
     std::mutex mutex_;
     std::atomic<std::thread::id> owner_{};  // the thread that holds it
+    std::optional<Retained> retained_;
     std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};
 };
 

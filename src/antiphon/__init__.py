@@ -4,10 +4,12 @@ The package is laid out in layers, and imports point downward only:
 
 - ``antiphon.cli``: the command ``antiphon``
 - ``antiphon.lab``: experiments, and the adapters of the libraries we measure ourselves against
-- ``antiphon.node``: `Node`, its connections, handlers, inboxes, statistics and settings
+- ``antiphon.topics``: `Bus`, publishers, subscriptions, timers, and how long events wait
+- ``antiphon.node``: `Node`, its connections, handlers, inboxes, shares, statistics and settings
 - ``antiphon.wire``: kinds of messages and their codec; bytes in, bytes out
+- ``antiphon.queueing``: formulas of delay over plain numbers; imported by its own name
 - ``antiphon.settings``, ``antiphon.errors``, ``antiphon.frozen``: what every layer shares
-- ``antiphon._core``: C++; rings, selector, frames, flows, buffers and scheduler threads
+- ``antiphon._core``: C++; rings, selector, frames, flows, buffers, scheduler threads, timers
 
 Python decides, the core moves: what happens once per message is done in ``_core`` without the
 GIL, what happens once per connection or registration is done here. Names below are re-exported
@@ -60,6 +62,19 @@ from antiphon.node import (
     NodeStatistics,
     Schedule,
 )
+from antiphon.topics import (
+    Bus,
+    BusConfig,
+    BusStatistics,
+    DelayModel,
+    Event,
+    EventBatch,
+    Plan,
+    Publisher,
+    Subscription,
+    Timer,
+    TopicInfo,
+)
 from antiphon.wire import Message
 
 __all__ = [
@@ -68,10 +83,16 @@ __all__ = [
     "AntiphonError",
     "AuthenticationFailed",
     "Batch",
+    "Bus",
+    "BusConfig",
+    "BusStatistics",
     "Closed",
     "ConfigError",
     "ConnectionInfo",
+    "DelayModel",
     "DuplicateNode",
+    "Event",
+    "EventBatch",
     "FilterError",
     "Future",
     "Inbox",
@@ -83,7 +104,9 @@ __all__ = [
     "NotPrimary",
     "PeerUnreachable",
     "PermissionDenied",
+    "Plan",
     "ProtocolError",
+    "Publisher",
     "QueueFull",
     "ReceiveTimeout",
     "RemoteError",
@@ -92,6 +115,9 @@ __all__ = [
     "Schedule",
     "SendTimeout",
     "StoreFull",
+    "Subscription",
+    "Timer",
+    "TopicInfo",
     "UnknownKind",
     "UnknownPeer",
     "WouldBlock",

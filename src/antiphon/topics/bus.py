@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import logging
 import threading
@@ -19,8 +20,15 @@ from typing import Any, NoReturn, Self
 
 import msgspec
 
-from antiphon._core import Handle, InboxCore, set_event_hooks
-from antiphon.errors import AntiphonError, Closed, ConfigError, FilterError, ProtocolError
+from antiphon._core import Handle, InboxCore, on_scheduler_thread, set_event_hooks
+from antiphon.errors import (
+    AntiphonError,
+    Closed,
+    ConfigError,
+    FilterError,
+    ProtocolError,
+    WouldBlock,
+)
 from antiphon.node import TLS, Future, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.loops import refuse_to_block
@@ -44,6 +52,7 @@ log = logging.getLogger("antiphon.topics")
 _BUS_KIND = 33
 _CAPACITY, _BATCH_CAPACITY = 4096, 65536
 _HOUSEKEEPING = 0.25
+_SOON = 0.01
 _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 
 Handler = Callable[[Any], Any]
@@ -128,8 +137,10 @@ class Bus:
         self._topics: TopicIndex[int] = TopicIndex()
         self._subscriptions: dict[int, Subscription] = {}
         self._peers: dict[int, _Peer] = {}
+        self._left: dict[int, int] = {}  # of buses that have gone: their last incarnation
         self._interest: PatternIndex[tuple[int, int]] = PatternIndex()
         self._timers: list[Timer] = []
+        self._owing: set[Publisher] = set()
         self._thread: threading.Thread | None = None
 
     # --- life -------------------------------------------------------------------------------
@@ -166,6 +177,10 @@ class Bus:
         What was published is delivered and what came is handled, for at most ``drain`` seconds. A
         second call does nothing; inside a handler it raises `WouldBlock`.
         """
+        if on_scheduler_thread():
+            raise WouldBlock(
+                "close() inside a handler would wait for that handler; close from another thread"
+            )
         if self.node._forked:
             return
         if self._state == "running":
@@ -266,21 +281,24 @@ class Bus:
         """A `Publisher` of one topic: levels joined by ``/``, no wildcards. Never blocks.
 
         ``when_full``: what happens when a subscription has no room, ``block`` or ``drop_newest``.
+        ``retain``: the last event is kept, and whoever subscribes later gets it first.
         """
         self._check_open()
         _refuse_broker(record=record)
-        if share is not None or retain or when_full == "drop_oldest":
+        if share is not None or when_full == "drop_oldest":
             raise ConfigError(
-                "publisher(share=, retain=, when_full='drop_oldest') are not there yet; give the "
-                "share and the policy to the subscriptions",
-                setting="share" if share is not None else "retain" if retain else "when_full",
+                "publisher(share=, when_full='drop_oldest') are not there yet; give the share and "
+                "the policy to the subscriptions",
+                setting="share" if share is not None else "when_full",
             )
         if when_full not in ("block", "drop_newest"):
             raise _bad_policy(when_full)
         name = check_topic(topic)
         with self._lock:
             number = next(self._numbers)
-            core = self.node._publisher(number, name, when_full == "drop_newest", encode_properties)
+            core = self.node._publisher(
+                number, name, when_full == "drop_newest", retain, encode_properties
+            )
             publisher = Publisher(self, core, name, number, retain)
             self._publishers[number] = publisher
             self._topics.add(name, number)
@@ -293,6 +311,7 @@ class Bus:
     def _close_publisher(self, publisher: Publisher) -> None:
         with self._lock:
             publisher._core.close()
+            self._owing.discard(publisher)
             if self._publishers.pop(publisher._number, None) is not None:
                 self._topics.remove(publisher.topic, publisher._number)
                 self._ledger.unpublish(publisher._number)
@@ -310,6 +329,8 @@ class Bus:
             subscribed.least_charge,
             where.matches if where else None,
         )
+        if publisher._retain and not publisher._core.settle():
+            self._owing.add(publisher)
         publisher._wake()
 
     # --- subscribing ------------------------------------------------------------------------
@@ -367,6 +388,14 @@ class Bus:
         else:
             if not callable(handler):
                 raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
+            if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+                type(handler).__call__  # an object whose call is a coroutine
+            ):
+                raise ConfigError(
+                    f"handler {handler!r} is a coroutine, which nobody would await; iterate the "
+                    "subscription with 'async for' instead",
+                    setting="handler",
+                )
             report = functools.partial(_log_event_failure, wanted.text)
             core = self.node._subscribe(handler, report, batch, room, when_full)
             self.node._share(core, part, f"subscription {wanted.text!r}")
@@ -449,7 +478,9 @@ class Bus:
                 return
             for member in gone:
                 self._forget(member.id, member.incarnation)
+                self._left[member.id] = member.incarnation
             for member in present:
+                self._left.pop(member.id, None)
                 state = self._peer(member.id, member.incarnation)
                 state.announced = member.version
                 if state.address != member.address:
@@ -474,7 +505,8 @@ class Bus:
         for subscribed in list(state.table.subscriptions.values()):
             self._went(id, state, subscribed)
         del self._peers[id]
-        if state.address:
+        # A shared node's peers are its owner's, who may have given us this one.
+        if state.address and self._owns_node:
             with contextlib.suppress(AntiphonError):  # it was never known by its address
                 self.node.remove_peer(id)
 
@@ -494,6 +526,8 @@ class Bus:
                     known = message.incarnation == self._ledger.incarnation
                     state.sent = message.have if known else 0
                     state.greeted = False
+            elif self._left.get(source) == message.incarnation:
+                return  # it came late, and nobody would ever say again that its bus has gone
             else:
                 state = self._peer(source, message.incarnation)
                 changed = state.table.apply(message)
@@ -516,8 +550,9 @@ class Bus:
                 if self._state != "running":
                     return
                 letters = self._letters(late=False)
+                self._owing = {one for one in self._owing if not one._core.settle()}
                 if not letters:
-                    self._changed.wait(_HOUSEKEEPING)
+                    self._changed.wait(_SOON if self._owing else _HOUSEKEEPING)
                     if self._state != "running":
                         return
                     letters = self._letters(late=True)

@@ -28,7 +28,8 @@ _properties = msgspec.msgpack.Encoder()
 def encode_properties(properties: Mapping[str, str | int | float | bool]) -> bytes:
     """Properties for the wire. Raises `ConfigError` for what cannot be one."""
     check_properties(properties)
-    return _properties.encode(properties)
+    # The encoder knows dictionaries only.
+    return _properties.encode(properties if isinstance(properties, dict) else dict(properties))
 
 
 class Publisher:
@@ -85,7 +86,8 @@ class Publisher:
         ttl: float | None = None,
     ) -> Future[None]:
         """`publish` as a `Future`, done when the event is on its way to all. Never blocks."""
-        payload = encode(data) if isinstance(data, Message) else bytes(data)
+        # Of a view: bytes(5) would be five zeros, and bytes([1, 2]) two bytes.
+        payload = encode(data) if isinstance(data, Message) else bytes(memoryview(data))
         copied = None if properties is None else dict(properties)
         work = functools.partial(self.publish, payload, copied, ttl)
         return self._bus._later(self._number, work)

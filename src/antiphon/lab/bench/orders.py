@@ -132,7 +132,8 @@ class Orders:
         return {"address": address}
 
     def _start(self, threads: Sequence[WorkingThread]) -> dict[str, Any]:
-        self._threads = threads
+        """Start them, beside those that run already."""
+        self._threads = (*self._threads, *threads)
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,10 @@ __all__ = [
     "assemble",
     "await_first",
     "check_point",
+    "drain",
+    "judge",
     "measure",
+    "measure_messages",
     "measure_with",
     "rate_between",
 ]
@@ -70,7 +73,8 @@ class Measurement:
     ``outcome`` is ``ok``, ``lost``, ``timed out``, ``failed`` or ``absent``, with its ``reason``.
     ``messages`` were received in ``seconds``; ``cpu`` is what all processes of the point used
     meanwhile, ``others`` the share of the processor that went elsewhere. Requests have a
-    ``latency``, and their ``messages`` are answers.
+    ``latency``, and their ``messages`` are answers. What is told of no other point is in
+    ``figures``.
     """
 
     point: Point
@@ -85,6 +89,7 @@ class Measurement:
     cpu: float = 0.0
     others: float = 0.0
     latency: Latency | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
@@ -105,6 +110,7 @@ class Measurement:
             "cpu_seconds": self.cpu,
             "others_share": self.others,
             **({"latency_us": self.latency.facts()} if self.latency else {}),
+            **self.figures,
         }
 
 
@@ -120,7 +126,7 @@ class Check:
 def measure(point: Point, options: Options, repeat: int = 0) -> Measurement:
     """Measure a point once. Never raises for what a peer does wrong: the outcome says it."""
     peer = PEERS[point.system]
-    measured = _measure_stream if peer.stream else _measure_messages
+    measured = _measure_stream if peer.stream else measure_messages
     return measure_with(measured, peer, point, options, repeat)
 
 
@@ -143,15 +149,20 @@ def measure_with(
         return Measurement(point, repeat, "failed", str(error))
 
 
-def check_point(point: Point, messages: int, timeout: float = 30.0) -> Check:
+def check_point(
+    point: Point,
+    messages: int,
+    timeout: float = 30.0,
+    peers: Mapping[str, Peer] = PEERS,
+    worker: str = WORKER,
+) -> Check:
     """Send ``messages`` numbered messages per thread and target, and verify every one of them.
 
     Raises :class:`WorkerFailed` when a process fails or does not answer.
     """
     with Crew() as crew:
-        receivers, senders = assemble(
-            crew, point, None, check=True, served=PEERS[point.system].served
-        )
+        served = peers[point.system].served
+        receivers, senders = assemble(crew, point, None, check=True, served=served, worker=worker)
         ask_all(senders, "send", threads=point.threads, messages=messages)
         stopped = ask_all(senders, "stop", timeout=timeout + 5, limit=timeout, finish=True)
         sent = sum(int(answer["sent"]) for answer in stopped)
@@ -180,6 +191,7 @@ def assemble(
         server = crew.start(f"{point.system} server", module)
         service = server.ask("serve", system=point.system)["address"]
     assigned = roles(point)
+    folder = str(crew.folder())
     tls = _certificates(crew, len(assigned)) if point.encrypted else [()] * len(assigned)
     children = [crew.start(f"{point.system} {index}", module) for index in range(len(assigned))]
     for index, (child, (receives, targets)) in enumerate(zip(children, assigned, strict=True)):
@@ -194,6 +206,8 @@ def assemble(
             "threads": point.threads,
             "tasks": point.tasks,
             "tls": tls[index],
+            "pattern": point.pattern,
+            "folder": folder,
         }
         extra = {"check": True} if check else {}
         child.tell("open", system=point.system, config=config, **extra)
@@ -220,14 +234,23 @@ def _certificates(crew: Crew, count: int) -> list[tuple[str, ...]]:
 
 def roles(point: Point) -> list[tuple[bool, list[int]]]:
     """For every process of a point: whether it receives, and to whom it sends."""
-    if point.pattern in ("one-way", "call"):
+    if point.pattern not in ("duplex", "n-n"):
         return [(True, []), (False, [0])]
     count = 2 if point.pattern == "duplex" else point.processes
     return [(True, [other for other in range(count) if other != own]) for own in range(count)]
 
 
-def _measure_messages(crew: Crew, point: Point, options: Options, repeat: int) -> Measurement:
-    receivers, senders = assemble(crew, point, options.capacity, served=PEERS[point.system].served)
+def measure_messages(
+    crew: Crew,
+    point: Point,
+    options: Options,
+    repeat: int,
+    peers: Mapping[str, Peer] = PEERS,
+    worker: str = WORKER,
+) -> Measurement:
+    """As many messages as go, counted by the receivers."""
+    served = peers[point.system].served
+    receivers, senders = assemble(crew, point, options.capacity, served=served, worker=worker)
     ask_all(senders, "start", timeout=30.0, threads=point.threads)
     await_first(receivers)
     time.sleep(options.warmup)
@@ -334,12 +357,14 @@ def await_first(receivers: Sequence[Child]) -> None:
         time.sleep(0.02)
 
 
-def drain(receivers: Sequence[Child], sent: int) -> tuple[list[dict[str, Any]], bool]:
+def drain(
+    receivers: Sequence[Child], sent: int, counted: str = "messages"
+) -> tuple[list[dict[str, Any]], bool]:
     """Wait for everything that was sent. The last samples, and whether they stand still."""
     deadline = time.monotonic() + DRAIN_TIMEOUT
     samples = ask_all(receivers, "sample")
     moved = time.monotonic()
-    while (count := _received(samples)) < sent:
+    while (count := _received(samples, counted)) < sent:
         now = time.monotonic()
         if now - moved > DRAIN_STILL:
             return samples, True
@@ -347,15 +372,20 @@ def drain(receivers: Sequence[Child], sent: int) -> tuple[list[dict[str, Any]], 
             return samples, False
         time.sleep(0.02)
         samples = ask_all(receivers, "sample")
-        if _received(samples) > count:
+        if _received(samples, counted) > count:
             moved = time.monotonic()
     return samples, True
 
 
 def judge(
-    stopped: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], sent: int, still: bool
+    stopped: Sequence[dict[str, Any]],
+    samples: Sequence[dict[str, Any]],
+    sent: int,
+    still: bool,
+    counted: str = "messages",
 ) -> tuple[str, str]:
-    received = _received(samples)
+    """The outcome of a point whose receivers have been drained, and its reason."""
+    received = _received(samples, counted)
     wrong = sum(int(sample["wrong"]) for sample in samples)
     if blocked := sum(int(answer["blocked"]) for answer in stopped):
         return "timed out", f"{blocked} senders still blocked after {STOP_TIMEOUT:g} s"
@@ -371,8 +401,8 @@ def judge(
     return "ok", ""
 
 
-def _received(samples: Sequence[dict[str, Any]]) -> int:
-    return sum(int(sample["messages"]) for sample in samples)
+def _received(samples: Sequence[dict[str, Any]], counted: str = "messages") -> int:
+    return sum(int(sample[counted]) for sample in samples)
 
 
 def rate_between(first: dict[str, Any], last: dict[str, Any]) -> float:

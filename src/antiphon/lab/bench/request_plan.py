@@ -41,7 +41,7 @@ def request_plan(
 
 def _quick_plan(chosen: Iterable[str]) -> list[Group]:
     """The points that the targets are about, and one of every system that has no target."""
-    wanted = {point for target in REQUEST_REACH for point in (*target.points, target.base)}
+    wanted = {point for target in REQUEST_REACH for point in (*target.points, *target.bases)}
     aimed_at = {point.system for point in wanted}
     groups = [
         _threads(chosen, BASE_SIZE, 1),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from antiphon.lab.bench.latency import Latency, median_latency
 from antiphon.lab.bench.plan import BASE_SIZE, Group, Point
@@ -30,6 +30,7 @@ class Row:
     to_pyzmq: float | None = None
     to_raw: float | None = None
     latency: Latency | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def megabytes(self) -> float | None:
@@ -63,6 +64,7 @@ class Row:
             "others_share": self.others,
             "cpu_seconds_per_message": self.cpu_per_message,
             **({"latency_us": self.latency.facts()} if self.latency else {}),
+            **self.figures,
             "repeats": [measurement.facts() for measurement in self.measurements],
         }
 
@@ -101,7 +103,17 @@ def _row(group: Group, point: Point, measurements: Sequence[Measurement]) -> Row
         statistics.median(item.others for item in good) if good else None,
         statistics.median(per_message) if per_message else None,
         latency=median_latency([item.latency for item in good if item.latency]),
+        figures=_figures(good),
     )
+
+
+def _figures(measurements: Sequence[Measurement]) -> dict[str, float]:
+    """The median of every figure over the repeats that have it."""
+    names = dict.fromkeys(name for item in measurements for name in item.figures)
+    return {
+        name: statistics.median(item.figures[name] for item in measurements if name in item.figures)
+        for name in names
+    }
 
 
 def _outcome(measurements: Sequence[Measurement]) -> tuple[str, str]:
@@ -131,16 +143,21 @@ def _with_ratios(row: Row, group: Sequence[Row]) -> Row:
 class Target:
     """A ratio that the project set itself: the best of some points over another point.
 
-    ``figure`` is the ``rate``, which should be at least so high, or a percentile of the latency,
-    which should be at most so high.
+    Where there are several in ``base``, it is the best of them. ``figure`` is the ``rate``, which
+    should be at least so high, or a percentile of the latency, which should be at most so high.
     """
 
     measure: str
     target: float
     base_name: str
     points: tuple[Point, ...]
-    base: Point
+    base: Point | tuple[Point, ...]
     figure: str = "rate"
+
+    @property
+    def bases(self) -> tuple[Point, ...]:
+        """The points of the base, however many."""
+        return (self.base,) if isinstance(self.base, Point) else self.base
 
     def text(self) -> str:
         """``at least 5 x pyzmq``."""
@@ -241,7 +258,7 @@ def evaluate(rows: Iterable[Row], targets: Iterable[Target] = REACH) -> list[Rea
     by_point = {row.point: row for row in rows}
     reached = []
     for target in targets:
-        base = by_point.get(target.base)
+        base = _best_base(target, by_point)
         candidates = [by_point[point] for point in target.points if point in by_point]
         best = max(candidates, key=lambda row: row.median or 0.0, default=None)
         figure = target.figure
@@ -253,17 +270,29 @@ def evaluate(rows: Iterable[Row], targets: Iterable[Target] = REACH) -> list[Rea
                 target.measure,
                 target.text(),
                 measured,
-                _note(measured, best, base, len(target.points)),
+                _note(measured, best, base, target),
             )
         )
     return reached
 
 
-def _note(measured: float | None, best: Row | None, base: Row | None, choices: int) -> str:
+def _best_base(target: Target, by_point: Mapping[Point, Row]) -> Row | None:
+    """The base that is hardest to reach; the first one when none was measured."""
+    rows = [by_point[point] for point in target.bases if point in by_point]
+    figures = [(value, row) for row in rows if (value := row.figure(target.figure)) is not None]
+    if not figures:
+        return rows[0] if rows else None
+    choose = max if target.figure == "rate" else min
+    return choose(figures, key=lambda item: item[0])[1]
+
+
+def _note(measured: float | None, best: Row | None, base: Row | None, target: Target) -> str:
     if measured is None:
         if best is None or base is None:
             return "not part of this run"
         return next((row.reason for row in (best, base) if row.median is None), "not measured")
-    notes = [f"with {best.point.variant}"] if best is not None and choices > 1 else []
+    notes = [f"with {best.point.variant}"] if best is not None and len(target.points) > 1 else []
+    if base is not None and len(target.bases) > 1:
+        notes.append(f"best: {base.point.system}")
     notes += [f"{row.point.system} {row.reason}" for row in (best, base) if row and row.reason]
     return "; ".join(notes)

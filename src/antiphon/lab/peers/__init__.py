@@ -1,9 +1,9 @@
 """The messaging systems that Antiphon is measured beside, and Antiphon itself.
 
 ``base`` says what an adapter offers; each other module adapts one system; this one lists them and
-says what is missing on this machine; ``requests`` does the same for round trips. An adapter's
-module is imported only in the process that uses it, so a missing library is a line of text here and
-not an ImportError.
+says what is missing on this machine; ``requests`` does the same for round trips, and ``topics`` for
+publish and subscribe. An adapter's module is imported only in the process that uses it, so a
+missing library is a line of text here and not an ImportError.
 """
 
 from __future__ import annotations

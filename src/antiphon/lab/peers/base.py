@@ -52,6 +52,8 @@ class EndpointConfig:
     ``consume=False`` makes a receiver that takes nothing, to see what a sender does then.
     ``threads`` and ``tasks`` say how many call at a time where requests are measured. ``tls`` are
     the paths of certificate, key and authority, for a variant that is encrypted with them.
+    ``pattern`` is that of the point; ``folder`` is one that its processes share, where there is
+    need of it.
     """
 
     index: int = 0
@@ -65,6 +67,8 @@ class EndpointConfig:
     threads: int = 1
     tasks: int = 0
     tls: tuple[str, ...] = ()
+    pattern: str = "one-way"
+    folder: str = ""
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> EndpointConfig:
