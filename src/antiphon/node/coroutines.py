@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from antiphon._core import FeedCore, HeldCore
-from antiphon.errors import Closed, QueueFull
+from antiphon.errors import Closed, ConfigError, QueueFull
 from antiphon.node.later import Later
 from antiphon.node.loops import close_door, door_of
 
-__all__ = ["CoroutineHandler", "numbers"]
+__all__ = ["CoroutineHandler", "is_coroutine", "no_loop", "numbers"]
 
 numbers = itertools.count()
 """Through an event loop's door, beside the ids of requests, which begin somewhere in 64 bits."""
@@ -27,6 +28,22 @@ _ANSWERS = 1 << 20
 """Answers to a peer queue apart from what is sent to it."""
 
 AsyncHandler = Callable[[int, Any], Coroutine[Any, Any, Any]]
+
+
+def is_coroutine(handler: object) -> bool:
+    """Whether calling it makes a coroutine: an ``async def``, or an object whose call is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        type(handler).__call__
+    )
+
+
+def no_loop() -> ConfigError:
+    """For a handler that has no event loop to run on."""
+    return ConfigError(
+        "an 'async def' handler runs on the event loop that is running when the node starts, and "
+        "there is none here; start it in a coroutine, with 'async with node:'",
+        setting="handler",
+    )
 
 
 class CoroutineHandler:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import itertools
 import logging
 import signal
@@ -35,7 +34,7 @@ from antiphon.errors import (
 from antiphon.node.address import parse_address
 from antiphon.node.answers import answer_converter
 from antiphon.node.config import TLS, Insecure, NodeConfig, check_listen, check_secret
-from antiphon.node.coroutines import CoroutineHandler
+from antiphon.node.coroutines import CoroutineHandler, is_coroutine, no_loop
 from antiphon.node.future import Future, Job, RequestFuture
 from antiphon.node.inbox import Batch, Inbox
 from antiphon.node.kernel import cores, report_kernel_caps
@@ -185,7 +184,7 @@ class Node(NodeCore):
                 raise Closed("this node was closed; make a new one", what="node")
             self._loop = asyncio._get_running_loop()
             if self._coroutines and self._loop is None:
-                raise _no_loop()
+                raise no_loop()
             report_kernel_caps(self.config.kernel_buffer_bytes)
             self._start()
             self._state = "running"
@@ -433,9 +432,7 @@ class Node(NodeCore):
         part = check_share(share)
         if not callable(handler):
             raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
-        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            type(handler).__call__  # an object whose call is a coroutine
-        ):
+        if is_coroutine(handler):
             if part:
                 raise ConfigError(
                     "share= is a part of the scheduler's time; an 'async def' handler runs on its "
@@ -481,7 +478,7 @@ class Node(NodeCore):
                 setting="batch",
             )
         if self._state == "running" and (self._loop is None or self._loop.is_closed()):
-            raise _no_loop()
+            raise no_loop()
         core = self._feed(kind, decode, capacity, when_full)
         if core is None:
             raise _taken(kind)
@@ -805,14 +802,6 @@ def _taken(kind: int) -> ConfigError:
         f"kind {kind} has a handler or an inbox already; close that first",
         setting="kind",
         value=kind,
-    )
-
-
-def _no_loop() -> ConfigError:
-    return ConfigError(
-        "an 'async def' handler runs on the event loop that is running when the node starts, and "
-        "there is none here; start it in a coroutine, with 'async with node:'",
-        setting="handler",
     )
 
 

@@ -7,6 +7,7 @@ the subscriptions that match. What happens once per event is done by the core.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
@@ -31,6 +32,7 @@ from antiphon.errors import (
 )
 from antiphon.node import TLS, Future, Node, NodeConfig
 from antiphon.node.config import Insecure
+from antiphon.node.coroutines import is_coroutine, no_loop
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import check_share
 from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decode, encode
@@ -141,6 +143,7 @@ class Bus:
         self._interest: PatternIndex[tuple[int, int]] = PatternIndex()
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     # --- life -------------------------------------------------------------------------------
@@ -153,6 +156,10 @@ class Bus:
                 return self
             if self._state == "closed":
                 raise Closed("this bus was closed; make a new one", what="bus")
+            self._loop = asyncio._get_running_loop()
+            coroutines = any(one._coroutine for one in self._subscriptions.values())
+            if coroutines and self._loop is None:
+                raise no_loop()
             self.node.start()
             me = self._peers[self.node.id] = _Peer(Table(self.node._incarnation), itself=True)
             me.table.subscriptions = dict(self._ledger.subscriptions)
@@ -162,6 +169,8 @@ class Bus:
             version = self._ledger.version
             for timer in self._timers:
                 timer._start()
+            for subscription in self._subscriptions.values():
+                subscription._begin(self._loop)
         self._finder.start(
             Member(self.node.id, self.node._incarnation, self._channel.address(self.node), version),
             self._members_changed,
@@ -353,7 +362,8 @@ class Bus:
 
         In ``pattern`` ``*`` stands for one level, ``**`` for any number. ``handler(event)`` (with
         ``batch=True`` ``handler(batch)``, an `EventBatch` of one topic) runs on scheduler threads,
-        one call at a time; one that raises is logged and counted. Without a handler the
+        one call at a time; an ``async def`` runs on the event loop that was running when the bus
+        started, one at a time as well; one that raises is logged and counted. Without a handler the
         subscription is iterated. ``share``: the fraction of the schedule's period that it can count
         on. ``capacity`` events may wait; then publishers wait (``block``) or events are lost here
         (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells. ``where`` is a
@@ -377,13 +387,16 @@ class Bus:
                 value=room,
             )
         core: Handle | InboxCore
-        if handler is None:
+        coroutine = handler is not None and is_coroutine(handler)
+        if handler is None or coroutine:
             if part or batch:
                 raise ConfigError(
-                    "share= and batch= need a handler: a subscription that is iterated runs on "
-                    "the thread that does it",
+                    "share= and batch= need a handler that is a plain function: a subscription "
+                    "that is iterated, or whose handler is a coroutine, runs on a thread of yours",
                     setting="share" if part else "batch",
                 )
+            if coroutine and self._state == "running" and self._loop is None:
+                raise no_loop()
             core = self.node._subscribe_inbox(room, when_full)
         else:
             if not callable(handler):
@@ -400,6 +413,8 @@ class Bus:
             core = self.node._subscribe(handler, report, batch, room, when_full)
             self.node._share(core, part, f"subscription {wanted.text!r}")
         subscription = Subscription(self, core, wanted, where)
+        if coroutine:
+            subscription._coroutine = handler
         subscribed = Subscribed(core.flow, wanted.text, core.least_charge, where)
         with self._lock:
             self._subscriptions[core.flow] = subscription
@@ -409,6 +424,8 @@ class Bus:
                 me.table.subscriptions[core.flow] = subscribed
                 self._came(self.node.id, me, subscribed)
             self._changed.notify_all()
+            if self._state == "running":
+                subscription._begin(self._loop)
         return subscription
 
     def _close_subscription(self, subscription: Subscription) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from antiphon.topics.bus import Bus
 
 __all__ = ["Subscription"]
+
+log = logging.getLogger("antiphon.topics")
 
 
 class Subscription:
@@ -34,6 +38,8 @@ class Subscription:
         self._pattern = pattern
         self._inbox: Inbox[Any] | None = None if isinstance(core, Handle) else Inbox(core)
         self._meters = Meters(core) if isinstance(core, Handle) else None
+        self._coroutine: Any = None
+        self._task: asyncio.Task[None] | None = None
         self.where = where
         """The filter, as it was given."""
 
@@ -69,6 +75,24 @@ class Subscription:
                 setting="handler",
             )
         return self._inbox
+
+    # --- a handler that is a coroutine ------------------------------------------------------
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        if self._coroutine is None or loop is None or self._task is not None:
+            return
+        if asyncio._get_running_loop() is loop:
+            self._task = loop.create_task(self._handle())
+        else:
+            loop.call_soon_threadsafe(self._begin, loop)
+
+    async def _handle(self) -> None:
+        """The next event is taken when the coroutine of the one before has ended."""
+        async for event in self._reader():
+            try:
+                await self._coroutine(event)
+            except Exception:
+                log.exception("the handler of subscription %r failed", self.pattern)
 
     # --- shares and delay -------------------------------------------------------------------
 

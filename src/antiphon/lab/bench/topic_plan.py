@@ -21,7 +21,9 @@ TOPIC_SIZE = 128
 OURS_ALONE = ("antiphon",)
 
 
-def topic_plan(peers: Iterable[str], *, size: int | None = None, quick: bool = False) -> list[Group]:
+def topic_plan(
+    peers: Iterable[str], *, size: int | None = None, quick: bool = False
+) -> list[Group]:
     """The plan that the command line asks for. ``size`` wins over ``quick``."""
     chosen = [name for name in TOPIC_PEERS if name in set(peers)]
     bytes_each = TOPIC_SIZE if size is None else size
@@ -32,7 +34,11 @@ def topic_plan(peers: Iterable[str], *, size: int | None = None, quick: bool = F
         _group(f"{PACED_RATE:,}/s", chosen, "paced", bytes_each, ("event",)),
         _group("half of its most", chosen, "half", bytes_each, ("event",)),
         _group(
-            f"{BESIDE_RATE:,}/s beside a flood", beside, "isolation", bytes_each, ("shares", "event")
+            f"{BESIDE_RATE:,}/s beside a flood",
+            beside,
+            "isolation",
+            bytes_each,
+            ("shares", "event"),
         ),
     ]
     return [group for group in groups if group.points]
@@ -59,7 +65,9 @@ def _peers(pattern: str) -> tuple[Point, ...]:
     )
 
 
-def _target(measure: str, factor: float, variant: str, pattern: str, figure: str = "rate") -> Target:
+def _target(
+    measure: str, factor: float, variant: str, pattern: str, figure: str = "rate"
+) -> Target:
     ours = (Point("antiphon", variant, pattern, TOPIC_SIZE),)
     return Target(
         f"{TOPIC_SIZE} B, {measure}", factor, "the best peer", ours, _peers(pattern), figure

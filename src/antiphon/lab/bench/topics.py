@@ -95,9 +95,7 @@ class MeasureTopics:
         every = max(1, math.ceil(rate * options.seconds / SAMPLES))
         pace = Pace(start, begin, end, rate, every)
         ask_all(receivers, "record", begin_ns=begin, every=every)
-        ask_all(
-            senders, "pace", start_ns=start, begin_ns=begin, end_ns=end, rate=rate, every=every
-        )
+        ask_all(senders, "pace", start_ns=start, begin_ns=begin, end_ns=end, rate=rate, every=every)
         _sleep_until(begin - int(READ_SECONDS * NANOS))
         clock = Clock(crew.children)
         before = ask_all(receivers, "sample")
