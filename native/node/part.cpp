@@ -27,22 +27,24 @@ constexpr Nanos kGrace = 100 * kMillisecond;
 // Too many connections: asks the peer that was used least recently to part, and so on.
 void Node::keep_to_limit() {
     if (options_.max_connections == 0 || phase_.load(std::memory_order_acquire) != Phase::running) return;
-    std::vector<Peer*> connected;
+    // With the time at which each was looked at: senders change it meanwhile, and sorting by what
+    // changes runs out of bounds.
+    std::vector<std::pair<Nanos, Peer*>> connected;
     {
         std::lock_guard lock(mutex_);
         for (auto& peer : peer_list_) {
-            if ((peer->in || peer->out) && peer->asked == 0 && !peer->ending) connected.push_back(peer.get());
+            if ((peer->in || peer->out) && peer->asked == 0 && !peer->ending) {
+                connected.emplace_back(peer->used.load(std::memory_order_relaxed), peer.get());
+            }
         }
     }
     if (connected.size() <= options_.max_connections) return;
     std::size_t over = connected.size() - options_.max_connections;
-    std::sort(connected.begin(), connected.end(), [](const Peer* one, const Peer* other) {
-        return one->used.load(std::memory_order_relaxed) < other->used.load(std::memory_order_relaxed);
-    });
+    std::sort(connected.begin(), connected.end());
     const std::size_t first = over;
     bool later = false;
     for (std::size_t i = 0; i < connected.size() && over != 0; ++i) {
-        Peer& peer = *connected[i];
+        Peer& peer = *connected[i].second;
         const Nanos idle = selector_.now() - peer.used.load(std::memory_order_relaxed);
         // One that was just opened, and not used yet, was opened for somebody who will come back. And if
         // those that come first cannot go just now, one that is in use does not go in their place.
