@@ -85,7 +85,7 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
         const Nanos now = now_ns();
         took(now, since_look);
         since_look = 0;
-        if (now >= until || queue.closed()) break;
+        if (now >= until || queue.closed() || outranked()) break;
         distance = now - looked < kSoon ? std::min(distance * 2, kCallsPerLook) : 1;
         to_look = distance;
         looked = now;
@@ -138,7 +138,7 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
         }
         const Nanos now = now_ns();
         took(now, views_.size());
-        if (now >= until || queue.closed()) break;
+        if (now >= until || queue.closed() || outranked()) break;
         if (cursor_.left() != 0) node_->progress(run_, run_.size() - cursor_.left());
     }
 }

@@ -118,7 +118,7 @@ void HandlerTask::handle(Nanos until) {
                 answer_request(calls_to, source.get(), data, size, failed);
                 ++calls;
                 const Nanos now = now_ns();
-                if (now >= until || queue.closed()) break;
+                if (now >= until || queue.closed() || outranked()) break;
                 continue;
             }
             call(calls_to, source.get(), run_.source,
@@ -126,7 +126,7 @@ void HandlerTask::handle(Nanos until) {
             ++calls;
             if (--to_look != 0) continue;
             const Nanos now = now_ns();
-            if (now >= until || queue.closed()) break;
+            if (now >= until || queue.closed() || outranked()) break;
             distance = now - looked < kSoon ? std::min(distance * 2, kCallsPerLook) : 1;
             to_look = distance;
             looked = now;

@@ -80,8 +80,9 @@ Task* ReadyQueue::pop() {
     for (int i = 0; i < 2 && best() == 0 && (rest_.empty() || rest_credits_ <= 0); ++i) renew_all();
     const std::size_t at = best();
     Task* task;
-    // A guaranteed share goes first among equals.
-    if (!rest_.empty() && (buckets_[at].empty() || bucket_of(rest_credits_) > at)) {
+    // What is guaranteed goes first, as long as there are credits for it. Were the rest to go by its
+    // credits too, one that floods would be ahead of a small share for most of every period.
+    if (at == 0 && !rest_.empty() && (rest_credits_ > 0 || buckets_[0].empty())) {
         task = rest_.front();
         rest_.pop_front();
     } else {

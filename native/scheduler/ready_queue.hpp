@@ -1,8 +1,8 @@
 // Tasks that have work, ordered by the credits that they have left.
 //
 // A period's time is divided by the shares. A task with a share has credits of its own; all tasks
-// without one take theirs from what the shares leave over, in turn. Whoever has the most credits goes
-// first. When nobody who has work has credits left, all credits are renewed: time that nobody wants
+// without one take theirs from what the shares leave over, in turn. Of those with a share and credits
+// left the one with the most goes first; then come those without a share. When nobody who has work has credits left, all credits are renewed: time that nobody wants
 // goes to whoever has work. Credits are told apart in as many steps as there are buckets.
 //
 // The scheduler's mutex protects all of it. The paper's queue does without a lock; see
@@ -25,7 +25,7 @@ class ReadyQueue {
 
     // Behind those with as many credits. The task is in no queue yet.
     void push(Task& task);
-    // One with the most credits; null when there is none. Renews all credits if nobody has any.
+    // One that comes first; null when there is none. Renews all credits if nobody has any.
     Task* pop();
     void erase(Task& task);
     std::size_t size() const { return size_; }

@@ -15,6 +15,10 @@ namespace antiphon {
 thread_local Scheduler* Scheduler::current_ = nullptr;
 thread_local Scheduler::Worker* Scheduler::worker_ = nullptr;
 
+bool Task::outranked() const {
+    return yields_ && Scheduler::current_->urgent_.load(std::memory_order_relaxed);
+}
+
 bool Scheduler::on_scheduler_thread() { return current_ != nullptr; }
 
 void Scheduler::notify(Task& task) {
@@ -36,6 +40,7 @@ void Scheduler::enqueue(Task& task) {
     task.ready_since_ = now_ns();
     task.resumed_ = false;
     ready_.push(task);
+    if (task.share_ > 0 && humble_ != 0) urgent_.store(true, std::memory_order_relaxed);
     if (workers_.empty()) {
         for (int i = 0; i < threads_; ++i) add_worker();
     }
@@ -118,6 +123,9 @@ void Scheduler::work(Worker& worker) {
         worker.since = now;
         task.state_.store(Task::running, std::memory_order_seq_cst);
         const bool charged = ready_.shared();
+        task.yields_ = charged && task.share_ <= 0;
+        if (task.yields_) ++humble_;
+        urgent_.store(false, std::memory_order_relaxed);  // the best one was taken
         const Nanos until = now + (charged ? std::min(kSlice, ready_.allowance(task)) : kSlice);
         const Nanos waited = now - task.ready_since_;
         const bool resumed = task.resumed_;
@@ -144,6 +152,7 @@ void Scheduler::work(Worker& worker) {
         }
         worker.task = nullptr;
         --running_;
+        if (task.yields_) --humble_;
         int state = Task::running;
         if (!task.forgotten_ && (more || !task.state_.compare_exchange_strong(state, Task::idle))) {
             task.state_.store(Task::ready, std::memory_order_seq_cst);

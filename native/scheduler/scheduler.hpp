@@ -47,6 +47,10 @@ class Task {
 
     Meter meter;
 
+   protected:
+    // In a slice: somebody who comes first waits. Tasks without a share then end their slice early.
+    bool outranked() const;
+
    private:
     friend class Scheduler;
     friend class ReadyQueue;
@@ -60,6 +64,7 @@ class Task {
     double share_ = 0;
     Nanos credits_ = 0;  // of
     std::uint64_t round_ = 0;  // this round
+    bool yields_ = false;  // set for a slice, and read in it
     Nanos ready_since_ = 0;
     bool resumed_ = false;  // and why
 };
@@ -142,6 +147,7 @@ class Scheduler {
     void settle_in();   // with mutex_ held
     bool may_enter(Nanos now) const;
 
+    friend class Task;
     static thread_local Scheduler* current_;
     static thread_local Worker* worker_;
 
@@ -160,6 +166,9 @@ class Scheduler {
     bool eager_ = false;          // one thread leads, or stays awake for a moment, although nothing is ready
     Worker* watcher_ = nullptr;  // looks at a running slice from time to time
     int running_ = 0, blocked_ = 0;
+    int humble_ = 0;  // of those that run: without a share
+    // Written under the mutex, read within slices: one with a share is ready, and one without runs.
+    std::atomic<bool> urgent_{false};
     std::atomic<bool> stopping_{false};  // written under the mutex
     bool left_ = false;
     std::atomic<std::uint64_t> slices_{0}, refused_{0}, failed_slices_{0};

@@ -6,7 +6,8 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -22,18 +23,25 @@ from antiphon.lab.bench.probes import probe_connections, probe_idle, probe_stall
 from antiphon.lab.bench.report import (
     MESSAGES_NOTE,
     REQUESTS_NOTE,
+    TOPICS_NOTE,
     Probe,
     document,
     print_header,
     print_report,
     requests_table,
     results_table,
+    topics_table,
 )
 from antiphon.lab.bench.request_plan import QUICK_PEERS, REQUEST_REACH, request_plan
 from antiphon.lab.bench.run import Measure, count_runs, estimate_seconds, run_plan
-from antiphon.lab.bench.summary import REACH, Row, Target, evaluate, summarise
+from antiphon.lab.bench.summary import REACH, Reach, Row, evaluate, summarise
+from antiphon.lab.bench.topic_plan import topic_plan, topic_reach
+from antiphon.lab.bench.topic_probes import probe_many_topics, probe_shares
+from antiphon.lab.bench.topics import MeasureTopics
 from antiphon.lab.peers import PEERS, Peer
 from antiphon.lab.peers.requests import REQUEST_PEERS
+from antiphon.lab.peers.topics import TOPIC_PEERS
+from antiphon.lab.peers.topics.base import STAMP
 
 __all__ = ["app"]
 
@@ -50,6 +58,9 @@ PROBE_SECONDS = 3.0
 CONNECTIONS_SECONDS = 5.0
 QUICK_REQUEST_SECONDS = 0.4
 FULL_REQUEST_SECONDS = 1.0
+QUICK_TOPIC_SECONDS, QUICK_TOPIC_REPEATS = 0.5, 2
+FULL_TOPIC_SECONDS, FULL_TOPIC_REPEATS = 4.0, 3
+TOPIC_PROBE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +70,56 @@ class Benchmark:
     name: str
     peers: Mapping[str, Peer]
     measure: Measure
-    targets: tuple[Target, ...]
+    reach: Callable[[Sequence[Row]], list[Reach]]
     table: Callable[[Sequence[Row]], Table]
     note: str
     width: int
+    probe: Callable[[], dict[str, Probe]] = dict
 
 
-NODE = Benchmark("node", PEERS, measure, REACH, results_table, MESSAGES_NOTE, 130)
+def _probe_node() -> dict[str, Probe]:
+    return {
+        "stalled": probe_stalled(PROBE_SECONDS),
+        "idle": probe_idle(PROBE_SECONDS),
+        "connections": probe_connections(CONNECTIONS_SECONDS),
+    }
+
+
+def _probe_topics() -> dict[str, Probe]:
+    return {
+        "shares": probe_shares(TOPIC_PROBE_SECONDS),
+        **probe_many_topics(TOPIC_PROBE_SECONDS),
+    }
+
+
+NODE = Benchmark(
+    "node",
+    PEERS,
+    measure,
+    partial(evaluate, targets=REACH),
+    results_table,
+    MESSAGES_NOTE,
+    130,
+    _probe_node,
+)
 REQUEST = Benchmark(
-    "request", REQUEST_PEERS, measure_calls, REQUEST_REACH, requests_table, REQUESTS_NOTE, 170
+    "request",
+    REQUEST_PEERS,
+    measure_calls,
+    partial(evaluate, targets=REQUEST_REACH),
+    requests_table,
+    REQUESTS_NOTE,
+    170,
+)
+TOPIC = Benchmark(
+    "topic",
+    TOPIC_PEERS,
+    MeasureTopics(),
+    topic_reach,
+    topics_table,
+    TOPICS_NOTE,
+    190,
+    _probe_topics,
 )
 
 Repeats = Annotated[int, typer.Option(help="Runs of every point.", min=1, max=100)]
@@ -157,6 +209,49 @@ def request(
     _carry_out(REQUEST, groups, repeats, options, as_json)
 
 
+@app.command()
+def topic(
+    size: Annotated[
+        int | None,
+        typer.Option(help="Bytes per message: only this size.", min=STAMP.size, max=LARGEST),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Time measured per point (4, quick 0.5).", min=0.1, max=600.0),
+    ] = None,
+    peers: Annotated[
+        str,
+        typer.Option(help=f"Beside ours, comma-separated: {', '.join(TOPIC_PEERS)}. Default: all."),
+    ] = "",
+    repeats: Annotated[
+        int | None, typer.Option(help="Runs of every point (3, quick 2).", min=1, max=100)
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small set, in about 40 s.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish and subscribe between processes: rates, delays, and what shares are worth.
+
+    One publisher and one subscriber with 128 bytes: as many as go, the delay at 10,000 per second
+    and at half of what each system can do, and the delay of 1,000 per second beside a topic that
+    floods; then handlers that compete for their shares, and 50,000 topics. All of it takes about
+    6 minutes.
+
+    Example: antiphon bench topic --size 1024 --peers zenoh,nats --seconds 5
+    """
+    try:
+        systems = parse_peers(peers, TOPIC_PEERS, TOPIC_PEERS)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    groups = topic_plan(systems, size=size, quick=quick)
+    window = seconds or (QUICK_TOPIC_SECONDS if quick else FULL_TOPIC_SECONDS)
+    runs = repeats or (QUICK_TOPIC_REPEATS if quick else FULL_TOPIC_REPEATS)
+    # Delays need no number of bytes: the window is as long as it is.
+    options = Options(seconds=window, warmup=min(0.3, window), min_bytes=0, stretch=1.0)
+    # What a system can do at most is remembered from point to point, and not from run to run.
+    benchmark = replace(TOPIC, measure=MeasureTopics())
+    _carry_out(benchmark, groups, runs, options, as_json, probing=size is None and not quick)
+
+
 def _carry_out(
     benchmark: Benchmark,
     groups: list[Group],
@@ -182,13 +277,10 @@ def _carry_out(
     measurements = _run(benchmark, groups, repeats, options, notes)
     probes: dict[str, Probe] = {}
     if probing:
-        probes = {
-            "stalled": probe_stalled(PROBE_SECONDS),
-            "idle": probe_idle(PROBE_SECONDS),
-            "connections": probe_connections(CONNECTIONS_SECONDS),
-        }
+        notes.print("probes", highlight=False)
+        probes = benchmark.probe()
     rows = summarise(groups, measurements)
-    reach = evaluate(rows, benchmark.targets)
+    reach = benchmark.reach(rows)
     if as_json:
         result = document(
             machine, found, command, options, rows, reach, absent, probes, benchmark.name

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import inspect
 import itertools
 import logging
 import threading
@@ -401,14 +400,6 @@ class Bus:
         else:
             if not callable(handler):
                 raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
-            if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-                type(handler).__call__  # an object whose call is a coroutine
-            ):
-                raise ConfigError(
-                    f"handler {handler!r} is a coroutine, which nobody would await; iterate the "
-                    "subscription with 'async for' instead",
-                    setting="handler",
-                )
             report = functools.partial(_log_event_failure, wanted.text)
             core = self.node._subscribe(handler, report, batch, room, when_full)
             self.node._share(core, part, f"subscription {wanted.text!r}")

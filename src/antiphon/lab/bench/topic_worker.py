@@ -19,14 +19,15 @@ import sys
 import threading
 import time
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 from antiphon.lab.bench.latency import classes
 from antiphon.lab.bench.orders import WorkingThread, carry_out
 from antiphon.lab.bench.worker import Checker, Worker
-from antiphon.lab.peers.base import EndpointConfig
+from antiphon.lab.peers.base import EndpointConfig, OnData
 from antiphon.lab.peers.topics import load_topics
-from antiphon.lab.peers.topics.base import PACED, Pace, TopicEndpoint, TopicSender, due_time
+from antiphon.lab.peers.topics.base import PACED, STAMP, Pace, TopicEndpoint, TopicSender
 
 __all__ = ["PacingThread", "Recorder", "TopicWorker"]
 
@@ -39,37 +40,58 @@ SWITCH_INTERVAL = 0.0001
 
 
 class Recorder:
-    """Times what arrives by the timetable. Called by one thread at a time.
+    """Times what arrives by the timetable: ``record`` is called for each, by one thread at a time.
 
     The longest delay is that of all messages; the others are kept of one in ``every``.
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._begin = sys.maxsize
-        self._every = 1
-        self.messages = 0
-        self.wrong = 0
-        self.longest = 0
+        clock, unpack = time.monotonic_ns, STAMP.unpack_from
         self.delays: array[int] = array("q")
+        keep = self.delays.append
+        begin, every = sys.maxsize, 1
+        messages = wrong = longest = 0
+
+        # Cells and no attributes: at half of what a system can do, this is to leave it the rest.
+        def record(data: bytes) -> None:
+            nonlocal messages, wrong, longest
+            due = unpack(data)[0]
+            if due < begin:
+                return
+            delay = clock() - due
+            if delay > longest:
+                longest = delay
+            if messages % every == 0:
+                keep(delay)
+                wrong += len(data) != size
+            messages += 1
+
+        def start(begin_ns: int, keep_one_in: int) -> None:
+            nonlocal begin, every
+            begin, every = begin_ns, keep_one_in
+
+        self.record: OnData = record
+        self._start = start
+        self._counts: Callable[[], tuple[int, int, int]] = lambda: (messages, wrong, longest)
 
     def begin(self, begin_ns: int, every: int) -> None:
         """Count what is due from ``begin_ns`` on; before that, nothing."""
-        self._begin, self._every = begin_ns, every
+        self._start(begin_ns, every)
 
-    def __call__(self, data: bytes) -> None:
-        now = time.monotonic_ns()
-        due = due_time(data)
-        if due < self._begin:
-            return
-        delay = now - due
-        if len(data) != self._size:
-            self.wrong += 1
-        if delay > self.longest:
-            self.longest = delay
-        if self.messages % self._every == 0:
-            self.delays.append(delay)
-        self.messages += 1
+    @property
+    def messages(self) -> int:
+        """How many of those that count have come."""
+        return self._counts()[0]
+
+    @property
+    def wrong(self) -> int:
+        """How many of those that were kept had another size than sent."""
+        return self._counts()[1]
+
+    @property
+    def longest(self) -> int:
+        """The longest delay, in nanoseconds."""
+        return self._counts()[2]
 
 
 class PacingThread(WorkingThread):
@@ -127,15 +149,16 @@ class TopicWorker(Worker):
 
     def __init__(self) -> None:
         super().__init__()
+        # Of the process of a server nothing arrives, and it has no endpoint.
+        self._recorder = Recorder(0)
         self._topics: TopicEndpoint
-        self._recorder: Recorder
         self._pacing: PacingThread
 
     def do_open(self, system: str, config: dict[str, Any], check: bool = False) -> dict[str, Any]:
         settings = EndpointConfig.from_facts(config)
         self._checker = Checker(settings.size) if check else None
         self._recorder = Recorder(settings.size)
-        self._topics = load_topics(system)(settings, self._checker, self._recorder)
+        self._topics = load_topics(system)(settings, self._checker, self._recorder.record)
         self._endpoint = self._topics
         return {"address": self._topics.listen() if settings.receives else ""}
 
@@ -143,9 +166,6 @@ class TopicWorker(Worker):
         return self._serve(load_topics(system))
 
     def do_sample(self) -> dict[str, Any]:
-        if self._endpoint is None:
-            # The process of a server: it has no endpoint, and nothing arrives there.
-            return super().do_sample()
         sample = super().do_sample()
         sample["wrong"] += self._recorder.wrong
         return {**sample, "paced": self._recorder.messages}

@@ -23,7 +23,7 @@ from antiphon.lab.peers.topics.base import (
     NANOS,
     PACED,
     SPIN_NS,
-    STAMP_BYTES,
+    STAMP,
     Pace,
     TopicEndpoint,
     TopicSender,
@@ -61,8 +61,7 @@ class SubjectSender(PublishSender, TopicSender):
         end = 0
         for first, end, wait in timetable(pace, stopped, late):
             for number in range(first, end):
-                stamp = pace.when(number).to_bytes(STAMP_BYTES, "little")
-                await publish(subject, stamp + tail)
+                await publish(subject, STAMP.pack(pace.when(number)) + tail)
             # Now its task writes what was published. A sleep of asyncio ends at whole milliseconds
             # of epoll, too late for this: nothing else is to be done here, so the thread sleeps.
             await asyncio.sleep(0)

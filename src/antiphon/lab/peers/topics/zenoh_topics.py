@@ -27,7 +27,6 @@ class KeySender(PublisherSender, TopicSender):
 
     def __init__(self, session: Any, config: EndpointConfig, topic: int) -> None:
         super().__init__(session, replace(config, targets=(topic,)))
-        self._topic = topic
 
     def publish(self, data: bytes) -> None:
         self._puts[0](data)

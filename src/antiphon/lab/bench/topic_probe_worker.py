@@ -1,0 +1,183 @@
+"""One process of a probe of topics: handlers that are always busy, or very many subscriptions.
+
+Run as ``python -m antiphon.lab.bench.topic_probe_worker``; ``orders`` says how it is spoken to.
+
+====================  ===========================================================================
+``busy``              subscribe with shares; the handlers use the processor for a while
+``feed``              publish to all of those, more than they can take
+``used``              processor time of every handler so far, and what waits for it
+``subscribe``         subscribe to many topics, one handler for all; how long that took
+``publishers``        make a publisher for each of as many; how long that took
+``found``             wait until those that are active have subscribers
+``start``             publish to the active ones in turn, as fast as it goes
+``sample``            time and messages received
+``stop``              stop publishing
+``close``             close everything and exit
+====================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from antiphon.lab.bench.orders import Connectable, Orders, WorkingThread, carry_out
+from antiphon.lab.peers.base import payload_of
+from antiphon.lab.peers.topics.antiphon_bus import open_bus
+from antiphon.topics import Bus, Publisher, Subscription
+
+__all__ = ["TopicProbeWorker", "burn"]
+
+SIZE = 128
+BURST = 1000
+# Events for all busy handlers together, and how often: about three times what they can take.
+FED, FED_EVERY = 200, 0.010
+
+
+def burn(micros: int) -> Callable[[Any], None]:
+    """A handler that uses the processor for ``micros`` to twice as many microseconds."""
+    clock = time.thread_time_ns
+    calls = 0
+
+    def work(event: Any) -> None:
+        nonlocal calls
+        calls += 1
+        until = clock() + (micros + calls * 37 % micros) * 1000
+        while clock() < until:
+            pass
+
+    return work
+
+
+class FeedingThread(WorkingThread):
+    """Keeps the queues of busy handlers filled; what has no room is left out."""
+
+    def __init__(self, publishers: Sequence[Publisher]) -> None:
+        super().__init__("feed")
+        self._publishers = publishers
+
+    def _open(self) -> None:
+        _await_subscribers(self._publishers, 20.0)
+
+    def _work(self) -> None:
+        events = [payload_of(SIZE)] * max(2, FED // len(self._publishers))
+        while not self._stop.wait(FED_EVERY):
+            for publisher in self._publishers:
+                publisher.publish_many(events)
+
+    def _end(self) -> None:
+        """The bus closes the publishers."""
+
+
+class RoundRobinThread(WorkingThread):
+    """Publishes to some topics in turn, one event at a time."""
+
+    def __init__(self, publishers: Sequence[Publisher]) -> None:
+        super().__init__("publish")
+        self._publishers = publishers
+
+    def _open(self) -> None:
+        """There is nothing to make."""
+
+    def _work(self) -> None:
+        payload = payload_of(SIZE)
+        publishes = [publisher.publish for publisher in self._publishers]
+        rounds = max(1, BURST // len(publishes))
+        while not self._stop.is_set():
+            for _ in range(rounds):
+                for publish in publishes:
+                    publish(payload)
+
+    def _end(self) -> None:
+        """The bus closes the publishers."""
+
+
+class TopicProbeWorker(Orders):
+    """Carries out the orders of the probes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bus: Bus
+        self._subscriptions: list[Subscription] = []
+        self._active: list[Publisher] = []
+        self._kept: list[Publisher] = []
+        self._count: Callable[[], int] = lambda: 0
+
+    def _parts(self) -> list[Connectable]:
+        return []
+
+    def do_busy(self, folder: str, shares: list[float], micros: int) -> dict[str, Any]:
+        self._bus = open_bus(folder, threads=1)
+        self._subscriptions = [
+            self._bus.subscribe(f"busy/{number}", burn(micros), share=share)
+            for number, share in enumerate(shares)
+        ]
+        return {}
+
+    def do_feed(self, folder: str, handlers: int) -> dict[str, Any]:
+        self._bus = open_bus(folder)
+        publishers = [
+            self._bus.publisher(f"busy/{number}", when_full="drop_newest")
+            for number in range(handlers)
+        ]
+        return self._start([FeedingThread(publishers)])
+
+    def do_used(self) -> dict[str, Any]:
+        cores: list[Any] = [subscription._core for subscription in self._subscriptions]
+        return {
+            "used": [core.meter()["used"] for core in cores],
+            "pending": [subscription.pending for subscription in self._subscriptions],
+        }
+
+    def do_subscribe(self, folder: str, topics: int) -> dict[str, Any]:
+        self._bus = open_bus(folder)
+        n = 0
+
+        def count(event: Any) -> None:
+            nonlocal n
+            n += 1
+
+        self._count = lambda: n
+        subscribe = self._bus.subscribe
+        began = time.monotonic()
+        self._subscriptions = [subscribe(f"t/{number}", count) for number in range(topics)]
+        return {"seconds": time.monotonic() - began}
+
+    def do_publishers(self, folder: str, topics: int, active: int) -> dict[str, Any]:
+        self._bus = open_bus(folder)
+        publisher = self._bus.publisher
+        began = time.monotonic()
+        self._kept = [publisher(f"t/{number}") for number in range(topics)]
+        seconds = time.monotonic() - began
+        self._active = self._kept[:: topics // active][:active]
+        return {"seconds": seconds}
+
+    def do_found(self, limit: float) -> dict[str, Any]:
+        _await_subscribers(self._active, limit)
+        return {}
+
+    def do_start(self) -> dict[str, Any]:
+        return self._start([RoundRobinThread(self._active)])
+
+    def do_sample(self) -> dict[str, Any]:
+        count = self._count()
+        return {"time_ns": time.monotonic_ns(), "messages": count, **self._faults()}
+
+    def do_close(self) -> dict[str, Any]:
+        answer = super().do_close()
+        with contextlib.suppress(AttributeError):
+            self._bus.close(drain=0.0)
+        return answer
+
+
+def _await_subscribers(publishers: Sequence[Publisher], limit: float) -> None:
+    deadline = time.monotonic() + limit
+    for publisher in publishers:
+        if not publisher.wait_for_subscribers(timeout=max(0.0, deadline - time.monotonic())):
+            raise TimeoutError(f"nobody subscribed to {publisher.topic} within {limit:g} s")
+
+
+if __name__ == "__main__":
+    carry_out(TopicProbeWorker())

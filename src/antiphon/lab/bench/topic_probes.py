@@ -1,0 +1,177 @@
+"""What shares give under full load, and what very many topics cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from antiphon.lab.bench.point import rate_between
+from antiphon.lab.bench.processes import Crew, WorkerFailed
+from antiphon.lab.peers import PEERS
+
+__all__ = [
+    "ACTIVE",
+    "TOPICS",
+    "Dispatch",
+    "Registration",
+    "Shares",
+    "deviation",
+    "probe_many_topics",
+    "probe_shares",
+    "shares_of",
+]
+
+WORKER = ("-m", "antiphon.lab.bench.topic_probe_worker")
+HANDLERS = (2, 5, 10, 50)
+# A handler uses so much of the processor in one call, and up to twice as much.
+BUSY_MICROS = 100
+TOPICS = 50_000
+ACTIVE = 50
+WARMUP = 0.5
+REGISTER_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How far the processor time of handlers that are always busy is from their shares.
+
+    By the number of handlers: the largest difference, as a fraction of the period.
+    """
+
+    deviations: Mapping[int, float]
+    seconds: float
+
+    @property
+    def largest(self) -> float:
+        """Of all numbers of handlers."""
+        return max(self.deviations.values())
+
+    def facts(self) -> dict[str, object]:
+        by_handlers = {str(number): value for number, value in self.deviations.items()}
+        return {"deviations": by_handlers, "largest": self.largest, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What one of very many subscriptions took to make, and one of as many publishers."""
+
+    topics: int
+    subscribe_us: float
+    publisher_us: float
+
+    def facts(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Messages per second over some topics: when there are no others, and among very many."""
+
+    topics: int
+    active: int
+    alone: float
+    among_all: float
+
+    @property
+    def ratio(self) -> float:
+        """What is left among all."""
+        return self.among_all / self.alone if self.alone else 0.0
+
+    def facts(self) -> dict[str, object]:
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def shares_of(handlers: int) -> list[float]:
+    """Shares that add up to one, each second one three times its neighbour."""
+    weights = [1 + 2 * (number % 2) for number in range(handlers)]
+    return [weight / sum(weights) for weight in weights]
+
+
+def deviation(used: Sequence[float], shares: Sequence[float]) -> float:
+    """The largest difference between what was used, as a part of all of it, and the share."""
+    total = sum(used)
+    if total <= 0:
+        raise WorkerFailed("the handlers have used no processor time")
+    return max(abs(part / total - share) for part, share in zip(used, shares, strict=True))
+
+
+def probe_shares(seconds: float = 2.0, handlers: Sequence[int] = HANDLERS) -> Shares | str:
+    """Measure handlers that are always busy, or say in one line why not."""
+    if missing := PEERS["antiphon"].missing():
+        return missing
+    try:
+        return Shares({number: _deviation_of(number, seconds) for number in handlers}, seconds)
+    except WorkerFailed as error:
+        return str(error)
+
+
+def _deviation_of(handlers: int, seconds: float) -> float:
+    shares = shares_of(handlers)
+    with Crew() as crew:
+        folder = str(crew.folder())
+        busy, feeder = crew.start("busy handlers", WORKER), crew.start("feeder", WORKER)
+        busy.ask("busy", folder=folder, shares=shares, micros=BUSY_MICROS)
+        feeder.ask("feed", timeout=30.0, folder=folder, handlers=handlers)
+        time.sleep(WARMUP)
+        before = busy.ask("used")
+        time.sleep(seconds)
+        after = busy.ask("used")
+        if idle := sum(not waiting for waiting in after["pending"]):
+            raise WorkerFailed(f"{idle} of {handlers} handlers had nothing to do")
+        crew.close()
+    used = [last - first for first, last in zip(before["used"], after["used"], strict=True)]
+    return deviation(used, shares)
+
+
+def probe_many_topics(
+    seconds: float = 2.0, topics: int = TOPICS, active: int = ACTIVE, repeats: int = 3
+) -> dict[str, Registration | Dispatch | str]:
+    """Measure very many topics beside few, in turn, or say in one line why not."""
+    if missing := PEERS["antiphon"].missing():
+        return {"registration": missing, "dispatch": missing}
+    registered: list[tuple[float, float]] = []
+    rates: dict[int, list[float]] = {active: [], topics: []}
+    try:
+        for _ in range(repeats):
+            for number in (active, topics):
+                subscribe, publisher, rate = _dispatch(number, active, seconds)
+                rates[number].append(rate)
+                if number == topics:
+                    registered.append((subscribe * 1e6, publisher * 1e6))
+    except WorkerFailed as error:
+        return {"registration": str(error), "dispatch": str(error)}
+    subscribes, publishers = zip(*registered, strict=True)
+    return {
+        "registration": Registration(
+            topics, statistics.median(subscribes), statistics.median(publishers)
+        ),
+        "dispatch": Dispatch(
+            topics, active, statistics.median(rates[active]), statistics.median(rates[topics])
+        ),
+    }
+
+
+def _dispatch(topics: int, active: int, seconds: float) -> tuple[float, float, float]:
+    """Seconds per subscription and per publisher, and messages per second over the active ones."""
+    with Crew() as crew:
+        folder = str(crew.folder())
+        subscriber, publisher = crew.start("subscriber", WORKER), crew.start("publisher", WORKER)
+        # One after the other: the subscriptions are made before there is anybody to tell of them.
+        subscribing = subscriber.ask("subscribe", REGISTER_TIMEOUT, folder=folder, topics=topics)
+        publishing = publisher.ask(
+            "publishers", REGISTER_TIMEOUT, folder=folder, topics=topics, active=active
+        )
+        publisher.ask("found", REGISTER_TIMEOUT + 5, limit=REGISTER_TIMEOUT)
+        publisher.ask("start")
+        time.sleep(WARMUP)
+        before = subscriber.ask("sample")
+        time.sleep(seconds)
+        after = subscriber.ask("sample")
+        publisher.ask("stop", limit=15.0)
+        crew.close(timeout=30.0)
+    rate = rate_between(before, after)
+    if rate <= 0:
+        raise WorkerFailed(f"nothing arrived on {active} of {topics} topics")
+    return subscribing["seconds"] / topics, publishing["seconds"] / topics, rate
