@@ -38,7 +38,7 @@ from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decod
 from antiphon.topics.channels import open_channel
 from antiphon.topics.config import BusConfig
 from antiphon.topics.finder import Member
-from antiphon.topics.model import DelayModel, Meters, predict
+from antiphon.topics.model import WINDOW, DelayModel, Meters, predict
 from antiphon.topics.names import Pattern, PatternIndex, TopicIndex, check_topic
 from antiphon.topics.publisher import Publisher, encode_properties
 from antiphon.topics.subscription import Subscription
@@ -638,9 +638,11 @@ class Bus:
             raise ConfigError("a subscription that is iterated has no share", setting="share")
         self.node._shares.give(core, share, f"subscription {subscription.pattern!r}")
 
-    def _predict(self, subscription: Subscription, meters: Meters) -> DelayModel:
+    def _predict(
+        self, subscription: Subscription, meters: Meters, seconds: float = WINDOW
+    ) -> DelayModel:
         return predict(
-            meters.since(), self._share_of(subscription), self.node.config.schedule.period
+            meters.since(seconds), self._share_of(subscription), self.node.config.schedule.period
         )
 
     # --- looking ----------------------------------------------------------------------------

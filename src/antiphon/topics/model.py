@@ -20,9 +20,11 @@ from antiphon.errors import ConfigError
 if TYPE_CHECKING:
     from antiphon.topics.subscription import Subscription
 
-__all__ = ["DelayModel", "Meters", "Plan", "calibrate"]
+__all__ = ["WINDOW", "DelayModel", "Meters", "Plan", "calibrate", "predict", "quantile"]
 
-_WINDOW = 10.0
+WINDOW = 10.0
+"""Seconds of the past that a prediction rests on."""
+
 _LEAST_EVENTS = 30
 _OFTEN_FULL = 0.1
 
@@ -109,7 +111,7 @@ class Meters:
         now["longest"] = delays["longest"]
         return now
 
-    def since(self, seconds: float = _WINDOW) -> dict[str, Any]:
+    def since(self, seconds: float = WINDOW) -> dict[str, Any]:
         """What has been added in about the last ``seconds``, or since the beginning."""
         now = self._read()
         then: dict[str, Any] | None = None
