@@ -27,11 +27,12 @@ pytestmark = pytest.mark.timeout(120)
 # The same acts in less time: the figures are not looked at here.
 QUICK = """
 import sys
-from antiphon.cli.acts import messages, round_trips
+from antiphon.cli.acts import messages, round_trips, shares
 from antiphon.cli.main import main
 from antiphon.lab.bench.point import Options
 messages.OPTIONS = round_trips.OPTIONS = Options(seconds=0.15, warmup=0.05, min_bytes=0)
 round_trips.ROUNDS = 2
+shares.WARM = shares.SECONDS = 0.4
 """
 WITHOUT_PYZMQ = """
 import dataclasses
@@ -46,6 +47,10 @@ ROUND_TRIPS_ONLY = """
 import dataclasses
 from antiphon.cli import demo
 demo.ACTS = (dataclasses.replace(messages.ACT, scenes=(round_trips.SCENE,)),)
+"""
+SHARES_ONLY = """
+from antiphon.cli import demo
+demo.ACTS = (shares.ACT,)
 """
 
 
@@ -114,6 +119,9 @@ def test_json_is_one_document_with_the_figures_of_every_act() -> None:
     done = run_demo("--json", before=WITHOUT_PYZMQ)
     document = json.loads(done.stdout)
     assert set(document["acts"]) == {act.name for act in demo.ACTS}
+    both = document["acts"]["shares"]["shares"]
+    assert [row["name"] for row in both] == ["shares off", "a share of 0.2"]
+    assert all(row["events"] >= 10 and row["max"] >= row["p99"] >= row["p50"] > 0 for row in both)
     act = document["acts"]["messages"]
     assert [point["variant"] for point in act["points"]] == ["callback", "inbox", "batch"]
     assert [point["threads"] for point in act["round_trips"]] == [1, 16]
@@ -123,9 +131,26 @@ def test_json_is_one_document_with_the_figures_of_every_act() -> None:
     assert all(point["p50_ratio_to_pyzmq"] is None for point in act["round_trips"])
 
 
+def test_a_share_shows_its_code_the_prediction_and_both_measurements() -> None:
+    done = run_demo(before=WITHOUT_PYZMQ)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    places = [
+        text.index(shown)
+        for shown in (
+            "sub.share = 0.2",
+            "shares off: predicted mean response",
+            "a share of 0.2: predicted mean response",
+            "the paced topic",
+        )
+    ]
+    assert places == sorted(places)
+
+
 SCENES = {
     "all": [sys.executable, "-m", "antiphon.cli.main", "demo"],
     "second": quick_demo(before=ROUND_TRIPS_ONLY),
+    "shares": quick_demo(before=SHARES_ONLY),
 }
 
 
@@ -145,6 +170,10 @@ SCENES = {
         ("second", "and back, 1 thread", 2, 0.0),
         ("second", "and back, 1 thread", 2, 0.4),
         ("second", "requests/s", 0, 0.0),
+        ("shares", "sub.predict", 0, 0.0),
+        ("shares", "sub.predict", 1, 0.0),
+        ("shares", "sub.predict", 1, 0.6),
+        ("shares", "shares off", 1, 0.2),
     ],
 )
 def test_control_c_leaves_nothing_behind(

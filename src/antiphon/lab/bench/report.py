@@ -14,6 +14,7 @@ from antiphon.lab.bench.point import Options
 from antiphon.lab.bench.probes import CONNECTIONS, Connections, Idle, Stalled
 from antiphon.lab.bench.summary import Reach, Row
 from antiphon.lab.bench.topic_probes import ACTIVE, TOPICS, Dispatch, Registration, Shares
+from antiphon.lab.bench.topics import PACED_RATE
 
 __all__ = [
     "MESSAGES_NOTE",
@@ -44,10 +45,10 @@ REQUESTS_NOTE = (
 
 TOPICS_NOTE = (
     "Delays in microseconds where they do not say ms, from when a message was due to its handler: "
-    "medians of the repeats, max the longest of all. lost: of all repeats. flood/s: what the topic "
-    "beside it got. x pyzmq: msgs/s against pyzmq in the same section. CPU/msg: all processes of "
-    "the system, what they did for the flood included. others: the share of the processor that "
-    "went to other processes meanwhile, stolen time included."
+    "medians of the repeats, max the longest of all. sent late: p99 of how late the publisher "
+    "itself was, which is part of the delay. lost: of all repeats. flood/s: messages of the topic "
+    "beside it. CPU/msg: all processes of the system. others: the share of the processor that went "
+    "to other processes meanwhile, stolen time included."
 )
 
 
@@ -138,35 +139,44 @@ def topics_table(rows: Sequence[Row]) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("size", "msgs/s", "spread", "x pyzmq", "p50", "p99", "p99 spread", "p99.9"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("max", "lost", "flood/s", "CPU/msg", "others"):
+    for name in ("max", "sent late", "lost", "flood/s", "CPU/msg", "others"):
         table.add_column(name, justify="right", no_wrap=True)
     return _filled(table, rows, _topic_cells)
 
 
 def _topic_cells(row: Row) -> list[str]:
     point = row.point
-    load = {"one-way": "all it has", "isolation": "beside a flood"}.get(
-        point.pattern, point.pattern
-    )
+    load = {
+        "one-way": "all it has",
+        "paced": f"{PACED_RATE:,}/s",
+        "half": "half its most",
+        "isolation": "beside a flood",
+    }[point.pattern]
     head = [point.system, point.variant, load, _size(point.size)]
     if row.median is None:
-        return [*head, row.outcome, *[""] * 11]
-    delays = [""] * 5
+        return [*head, row.outcome, *[""] * 12]
+    delays = [""] * 6
     if (latency := row.latency) is not None:
         p99 = row.latencies("p99")
-        delays = [_micros(latency.p50), _micros(latency.p99)]
-        delays += [f"{_micros(min(p99))}..{_micros(max(p99))}"]
-        delays += [_micros(latency.p999), _micros(latency.maximum)]
-    flood = row.figures.get("flood_per_second")
+        delays = [
+            _micros(latency.p50),
+            _micros(latency.p99),
+            f"{_micros(min(p99))}..{_micros(max(p99))}",
+            _micros(latency.p999),
+            _micros(latency.maximum),
+            _micros(row.figures.get("sender_late_p99_us", 0.0)),
+        ]
+    # What a message costs cannot be told from what the flood beside it costs.
+    cpu = None if point.pattern == "isolation" else row.cpu_per_message
     return [
         *head,
         f"{row.median:,.0f}{'' if row.outcome == 'ok' else ' *'}",
         f"{_short(row.low)}..{_short(row.high)}",
-        _ratio(row.to_pyzmq),
+        _ratio(row.to_pyzmq) if point.pattern == "one-way" else "",
         *delays,
         f"{sum(item.sent - item.received for item in row.measurements):,}",
-        "" if flood is None else _short(flood),
-        "" if row.cpu_per_message is None else _micros(row.cpu_per_message * 1e6),
+        _short(row.figures.get("flood_per_second")),
+        "" if cpu is None else _micros(cpu * 1e6),
         "" if row.others is None else f"{row.others:.0%}",
     ]
 
