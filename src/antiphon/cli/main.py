@@ -66,6 +66,18 @@ def bench(context: typer.Context) -> None:
     _hand_over("bench", context.args or ["--help"])
 
 
+@app.command(**_PASS_ON)
+def pub(context: typer.Context) -> None:
+    """Publish on a topic: antiphon pub plant/7/temp 31.5, or lines of standard input."""
+    _hand_over("pub", context.args or ["--help"])
+
+
+@app.command(**_PASS_ON)
+def sub(context: typer.Context) -> None:
+    """Print the events of topics: antiphon sub 'plant/*/temp'."""
+    _hand_over("sub", context.args or ["--help"])
+
+
 def _hand_over(verb: str, arguments: Sequence[str]) -> None:
     module = _load(verb)
     inner = getattr(module, "app", None)

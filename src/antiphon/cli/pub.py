@@ -1,0 +1,85 @@
+"""``antiphon pub``: events from the command line, or a line of standard input each."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
+from antiphon.topics import Bus
+
+__all__ = ["pub"]
+
+_PATIENCE = 5.0
+
+
+def pub(
+    topic: Annotated[str, typer.Argument(help="What to publish on, such as plant/7/temp.")],
+    data: Annotated[
+        str | None, typer.Argument(help="The event. Without it, every line of standard input.")
+    ] = None,
+    bus: Annotated[str, typer.Option(help="The channel.")] = "local://default",
+    count: Annotated[int, typer.Option(min=1, help="How often to publish DATA.")] = 1,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Events per second; without it, as they come.")
+    ] = None,
+    prop: Annotated[
+        list[str] | None, typer.Option("--property", help="name=value, for where= filters.")
+    ] = None,
+    ttl: Annotated[float | None, typer.Option(help="Seconds after which it is worthless.")] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for the first subscriber.")
+    ] = _PATIENCE,
+) -> None:
+    """Publish on a topic, and say how many events went to how many subscriptions.
+
+    Example: antiphon pub plant/7/temp 31.5 --property site=A
+    """
+    properties = dict(_property(text) for text in prop or ())
+    with Bus(bus) as channel:
+        publisher = channel.publisher(topic)
+        if wait and not publisher.wait_for_subscribers(1, wait):
+            raise AntiphonError(
+                f"nobody has subscribed to {topic!r} on {bus} within {wait:g} s; start 'antiphon "
+                f"sub {topic} --bus {bus}', or wait longer (--wait)"
+            )
+        published = 0
+        due = time.monotonic()
+        for event in _events(data, count):
+            if rate is not None:
+                time.sleep(max(0.0, due - time.monotonic()))
+                due += 1 / rate
+            publisher.publish(event, properties or None, ttl)
+            published += 1
+        subscribers = publisher.subscribers
+        with contextlib.suppress(PeerUnreachable):  # it had enough, and left
+            channel.node.flush(30.0)
+    typer.echo(f"{published} events to {subscribers} subscriptions", err=True)
+
+
+def _events(data: str | None, count: int) -> Iterator[bytes]:
+    if data is not None:
+        for _ in range(count):
+            yield data.encode()
+        return
+    for line in sys.stdin.buffer:
+        yield line.rstrip(b"\n")
+
+
+def _property(text: str) -> tuple[str, str | int | float | bool]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise ConfigError(f"--property {text!r}: give name=value", setting="property", value=text)
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
+    for number in (int, float):
+        try:
+            return name, number(value)
+        except ValueError:
+            continue
+    return name, value

@@ -1,0 +1,82 @@
+"""``antiphon sub``: the events of topics, as lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.errors import ReceiveTimeout
+from antiphon.topics import Bus
+
+__all__ = ["sub"]
+
+
+def sub(
+    pattern: Annotated[str, typer.Argument(help="Topics: * is one level, ** any number.")],
+    bus: Annotated[str, typer.Option(help="The channel.")] = "local://default",
+    where: Annotated[
+        str | None, typer.Option(help="A filter on properties: site = 'A' AND temp > 30")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End after so long.")] = None,
+    rate: Annotated[
+        bool, typer.Option("--rate", help="Events and bytes per second instead of events.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Print what is published, until Ctrl-C.
+
+    Example: antiphon sub 'plant/*/temp' --where "temp > 30" --json
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    with Bus(bus) as channel:
+        subscription = channel.subscribe(pattern, where=where)
+        seen = size = said = 0
+        due = time.monotonic() + 1
+        while count is None or seen < count:
+            now = time.monotonic()
+            if rate and now >= due:
+                _say_rate(seen - said, size, now - due + 1, as_json)
+                said, size, due = seen, 0, now + 1
+            if until is not None and now >= until:
+                break
+            patience = min(1.0, *(point - now for point in (until, due) if point is not None))
+            try:
+                event = subscription.receive(max(0.0, patience))
+            except ReceiveTimeout:
+                continue
+            seen += 1
+            size += len(event.data)
+            if not rate:
+                _say(event, as_json)
+
+
+def _say_rate(events: int, size: int, seconds: float, as_json: bool) -> None:
+    facts = {"events_per_s": round(events / seconds, 1), "bytes_per_s": round(size / seconds, 1)}
+    if as_json:
+        print(json.dumps(facts), flush=True)
+    else:
+        print(f"{facts['events_per_s']:,.0f} events/s  {facts['bytes_per_s']:,.0f} B/s", flush=True)
+
+
+def _say(event: Any, as_json: bool) -> None:
+    text = event.data.decode(errors="backslashreplace")
+    if as_json:
+        facts = {
+            "topic": event.topic,
+            "data": text,
+            "properties": event.properties,
+            "time_ns": event.time_ns,
+            "source": event.source,
+            "sequence": event.sequence,
+            "missed": event.missed,
+        }
+        print(json.dumps(facts), flush=True)
+        return
+    if event.missed:
+        print(f"({event.missed} events were missed here)", file=sys.stderr)
+    print(f"{event.topic}  {text}", flush=True)

@@ -1,0 +1,133 @@
+"""``antiphon pub`` and ``antiphon sub`` as people run them: two commands on one channel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+ANTIPHON = [sys.executable, "-m", "antiphon.cli.main"]
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment whose channels are nobody else's."""
+    directory = tmp_path_factory.mktemp("r")
+    directory.chmod(0o700)
+    return {**os.environ, "XDG_RUNTIME_DIR": str(directory)}
+
+
+def subscriber(place: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*ANTIPHON, "sub", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=place,
+    )
+
+
+def publish(
+    place: dict[str, str], *arguments: str, lines: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ANTIPHON, "pub", *arguments, "--wait", "30"],
+        input=lines,
+        capture_output=True,
+        text=True,
+        env=place,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_one_event_goes_from_a_command_to_another(place: dict[str, str]) -> None:
+    with subscriber(place, "plant/*/temp", "--count", "1") as sub:
+        done = publish(place, "plant/7/temp", "31.5")
+        output, errors = sub.communicate(timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "1 events to 1 subscriptions\n"
+    assert (output, errors, sub.returncode) == ("plant/7/temp  31.5\n", "", 0)
+
+
+def test_lines_of_standard_input_are_events_and_json_has_all_of_them(place: dict[str, str]) -> None:
+    with subscriber(place, "**", "--count", "3", "--json") as sub:
+        done = publish(
+            place, "log/a", "--property", "site=A", "--property", "n=5", lines="one\ntwo\n\n"
+        )
+        output, _ = sub.communicate(timeout=60)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in output.splitlines()]
+    assert [event["data"] for event in events] == ["one", "two", ""]
+    assert [event["sequence"] for event in events] == [1, 2, 3]
+    assert all(event["properties"] == {"site": "A", "n": 5} for event in events)
+    assert all(event["missed"] == 0 for event in events)
+
+
+def test_where_lets_through_what_fits(place: dict[str, str]) -> None:
+    with subscriber(place, "t", "--where", "n > 5", "--count", "1") as sub:
+        assert publish(place, "t", "low", "--property", "n=5").returncode == 0
+        assert publish(place, "t", "high", "--property", "n=6").returncode == 0
+        output, _ = sub.communicate(timeout=60)
+    assert output == "t  high\n"
+
+
+def test_a_rate_is_kept_and_shown(place: dict[str, str]) -> None:
+    with subscriber(place, "t", "--rate", "--json", "--count", "60") as sub:
+        assert publish(place, "t", "x", "--count", "60", "--rate", "40").returncode == 0
+        output, _ = sub.communicate(timeout=60)
+    rates = [json.loads(line)["events_per_s"] for line in output.splitlines()]
+    assert rates
+    assert max(rates) <= 60, "40 were asked for"
+
+
+def test_nobody_there_is_one_line_and_status_one(place: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*ANTIPHON, "pub", "t", "x", "--wait", "0.2"],
+        capture_output=True,
+        text=True,
+        env=place,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("antiphon: nobody has subscribed to 't'")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sub", "a//b"], "a//b"),
+        (["sub", "a", "--where", "n >"], "expected"),
+        (["sub", "a", "--bus", "carrier-pigeon://x"], "local://name"),
+        (["pub", "a/*", "x"], "a/*"),
+        (["pub", "a", "x", "--property", "n"], "name=value"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_it(
+    arguments: list[str], says: str, place: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [*ANTIPHON, *arguments], capture_output=True, text=True, env=place, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_control_c_ends_a_subscriber_quietly(place: dict[str, str]) -> None:
+    with subscriber(place, "t") as sub:
+        assert publish(place, "t", "x").returncode == 0  # it is up
+        sub.send_signal(signal.SIGINT)
+        output, errors = sub.communicate(timeout=30)
+    assert sub.returncode == 130
+    assert (output, errors) == ("t  x\n", "")
+    assert not list(Path(place["XDG_RUNTIME_DIR"]).rglob("*.node"))
