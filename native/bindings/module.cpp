@@ -591,10 +591,13 @@ NB_MODULE(_core, m) {
             "capacity"_a, "when_full"_a)
         .def(
             "_publisher",
-            [](NodeCore& self, std::uint32_t topic, const std::string& name, bool drops, bool retains, nb::handle encode) {
-                return self.publisher(topic, name, drops, retains, shared(encode));
+            [](NodeCore& self, std::uint32_t topic, const std::string& name, const std::string& full, bool retains,
+               std::size_t capacity, nb::handle encode) {
+                return std::make_shared<Publisher>(
+                    self.node(), Publisher::Options{topic, name, when_full(full), retains, capacity}, shared(encode),
+                    self.encode());
             },
-            "topic"_a, "name"_a, "drops"_a, "retains"_a, "encode"_a)
+            "topic"_a, "name"_a, "when_full"_a, "retains"_a, "capacity"_a, "encode"_a)
         .def(
             "_tell",
             [](NodeCore& self, long target, nb::handle data, bool blocking) {
@@ -666,7 +669,7 @@ NB_MODULE(_core, m) {
             return d;
         });
 
-    nb::class_<Publisher>(m, "PublisherCore", nb::type_slots(publisher_slots))
+    nb::class_<Publisher>(m, "PublisherCore", nb::type_slots(publisher_slots), nb::is_weak_referenceable())
         .def(
             "serve",
             [](Publisher& self, std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least,
@@ -680,12 +683,18 @@ NB_MODULE(_core, m) {
         }, "data"_a, "offsets"_a, "ttl"_a = nb::none())
         .def("settle", &Publisher::settle)
         .def("leave", &Publisher::leave, "peer"_a, "flow"_a)
-        .def("close", &Publisher::close)
+        .def("close", [](Publisher& self, double drain) { self.close(seconds_to_ns(drain)); }, "drain"_a = 0.0)
+        .def("set_share", &Publisher::set_share, "share"_a)
+        .def_prop_ro("active", &Publisher::active)
+        .def("meter", [](const Publisher& self) {
+            return meter_dict(self.task() ? std::vector{self.task()} : std::vector<const Task*>{});
+        })
         .def_prop_ro("targets", &Publisher::targets)
         .def_prop_ro("sequence", &Publisher::sequence)
-        .def("statistics", [](const Publisher& self) {
+        .def("statistics", [](Publisher& self) {
             nb::dict d;
             d["published"] = self.sequence();
+            d["pending"] = self.pending();
             d["dropped"] = self.dropped();
             d["lost"] = self.lost();
             d["waits"] = self.waits();

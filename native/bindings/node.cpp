@@ -10,7 +10,6 @@
 #include "bindings/arguments.hpp"
 #include "bindings/inbox.hpp"
 #include "bindings/packed.hpp"
-#include "bindings/publisher.hpp"
 #include "bindings/subscription.hpp"
 
 namespace antiphon::python {
@@ -222,12 +221,6 @@ std::shared_ptr<Handle> NodeCore::subscribe(Reference call, Reference on_error, 
 std::shared_ptr<Inbox> NodeCore::subscribe_inbox(std::uint64_t capacity, WhenFull when_full) {
     auto registration = node_->add_subscription(capacity, when_full, [](const auto&) {});
     return std::make_shared<Inbox>(node_, registration, Reference{});
-}
-
-std::shared_ptr<Publisher> NodeCore::publisher(std::uint32_t topic, std::string name, bool drops, bool retains,
-                                               Reference encode) {
-    return std::make_shared<Publisher>(node_, topic, std::move(name), drops, retains, std::move(encode),
-                                       Reference::share(encode_.get()));
 }
 
 PyObject* NodeCore::tell(long target, PyObject* data, bool blocking) {

@@ -11,7 +11,6 @@ namespace antiphon::python {
 
 class Feed;
 class Inbox;
-class Publisher;
 class Request;
 
 // What `on` returns: closes the registration.
@@ -60,8 +59,6 @@ class NodeCore {
     std::shared_ptr<Handle> subscribe(Reference call, Reference on_error, bool batch, std::uint64_t capacity,
                                       WhenFull when_full);
     std::shared_ptr<Inbox> subscribe_inbox(std::uint64_t capacity, WhenFull when_full);
-    std::shared_ptr<Publisher> publisher(std::uint32_t topic, std::string name, bool drops, bool retains,
-                                         Reference encode);
     // Between buses. None, or null with an exception set; False when it would have to wait.
     PyObject* tell(long target, PyObject* data, bool blocking);
 
@@ -76,6 +73,7 @@ class NodeCore {
     bool flush(int peer, double timeout);  // false with an exception set; peer 0: all
 
     std::shared_ptr<Node> node() { return node_; }
+    Reference encode() const { return Reference::share(encode_.get()); }
     const std::vector<std::shared_ptr<Handle>>& handles() const { return handles_; }
     std::uint64_t forgotten_failed() const { return forgotten_failed_; }
     std::uint64_t forgotten_dropped() const { return forgotten_dropped_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/wait.hpp"
 #include "bindings/packed.hpp"
 
 namespace antiphon::python {
@@ -12,6 +13,7 @@ namespace {
 using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
+constexpr Nanos kLook = 100 * kMillisecond;  // for signals, and for the end of the node
 
 std::int64_t wall_clock_ns() {
     timespec t;
@@ -42,7 +44,12 @@ class Publisher::Turn {
 };
 
 Publisher::~Publisher() {
-    if (node_->forked()) new std::shared_ptr<Node>(std::move(node_));
+    if (node_->forked()) {
+        new std::shared_ptr<Node>(std::move(node_));
+        sender_.release();
+        return;
+    }
+    close();
 }
 
 bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
@@ -50,20 +57,26 @@ bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t
     if (id == node_->id() && node_->find_peer(id) == nullptr) node_->add_peer(id, "");
     Peer* peer = node_->find_peer(id);
     if (peer == nullptr) return false;
-    for (const auto& target : targets_) {
+    for (const auto& [target, filter] : targets_) {
         if (target->peer.id == id && target->flow.id.load(std::memory_order_relaxed) == flow &&
             target->incarnation == incarnation) {
             return true;
         }
     }
-    targets_.push_back(std::make_shared<Target>(*peer, node_->subscription_flow(*peer, flow, least_charge), incarnation,
-                                                static_cast<std::uint32_t>(random_u64()), std::move(where), retains_));
+    auto made = std::make_shared<Target>(*peer, node_->subscription_flow(*peer, flow, least_charge), incarnation,
+                                         static_cast<std::uint32_t>(random_u64()), retains_);
+    {
+        Turn turn(mutex_);  // settle() walks them
+        targets_.push_back({std::move(made), std::move(where)});
+    }
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
     return true;
 }
 
 void Publisher::leave(std::uint16_t id, std::uint32_t flow) {
-    std::erase_if(targets_, [&](const auto& target) {
+    Turn turn(mutex_);
+    std::erase_if(targets_, [&](const Served& served) {
+        const auto& target = served.target;
         if (target->peer.id != id || target->flow.id.load(std::memory_order_relaxed) != flow) return false;
         target->left.store(true, std::memory_order_seq_cst);
         target->peer.wake();
@@ -71,13 +84,33 @@ void Publisher::leave(std::uint16_t id, std::uint32_t flow) {
     });
 }
 
-void Publisher::close() {
+void Publisher::close(Nanos drain) {
+    if (closed_) return;
     closed_ = true;
-    for (const auto& target : targets_) {
+    if (sender_) {
+        Released released;
+        const Nanos until = now_ns() + drain;
+        std::unique_lock lock(queue_mutex_);
+        while (!queue_.empty() && wait_until(room_, lock, until)) {
+        }
+    }
+    std::vector<Served> old;
+    {
+        Turn turn(mutex_);
+        old.swap(targets_);
+    }
+    for (const auto& [target, where] : old) {
         target->left.store(true, std::memory_order_seq_cst);
         target->peer.wake();
     }
-    targets_.clear();
+    if (!sender_) return;
+    Released released;
+    node_->scheduler().forget(*sender_, kNever);  // those it waits for have left
+}
+
+std::size_t Publisher::pending() {
+    std::lock_guard lock(queue_mutex_);
+    return queue_.size();
 }
 
 bool Publisher::gone(const Target& target) const {
@@ -85,16 +118,25 @@ bool Publisher::gone(const Target& target) const {
 }
 
 // Those whose filter lets it pass. A filter that fails lets nothing pass.
-bool Publisher::wanted(const Targets& targets, PyObject* properties, Chosen& chosen) {
+bool Publisher::wanted(PyObject* properties, Chosen& chosen) {
+    bool filters = false;
+    for (const auto& [target, where] : targets_) filters |= static_cast<bool>(where);
+    if (!filters) {
+        for (const auto& [target, where] : targets_) chosen.push_back(target);
+        return true;
+    }
+    // A filter is Python, and may change what we look at: our own list.
+    std::vector<std::pair<std::shared_ptr<Target>, Reference>> all;
+    for (const auto& [target, where] : targets_) all.emplace_back(target, Reference::share(where.get()));
     Reference none;
-    for (const auto& target : targets) {
-        if (target->where) {
+    for (const auto& [target, where] : all) {
+        if (where) {
             if (properties == nullptr || properties == Py_None) {
                 if (!none) none = Reference::steal(PyDict_New());
                 if (!none) return false;
                 properties = none.get();
             }
-            Reference verdict = Reference::steal(PyObject_CallOneArg(target->where.get(), properties));
+            Reference verdict = Reference::steal(PyObject_CallOneArg(where.get(), properties));
             if (!verdict) return false;
             const int truth = PyObject_IsTrue(verdict.get());
             if (truth < 0) return false;
@@ -138,9 +180,8 @@ PyObject* Publisher::publish(PyObject* data, PyObject* properties, PyObject* ttl
         if (!encoded) return nullptr;
         said = {PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get()))};
     }
-    // A filter is Python, and may change what we look at: our own list.
     Chosen chosen;
-    if (!wanted(Targets(targets_), properties, chosen)) return nullptr;
+    if (!wanted(properties, chosen)) return nullptr;
     const Message message{static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)};
     return send(chosen, {{topic_, 0, 0, 0, 0, 0}, said, &message, 1, expires});
 }
@@ -158,7 +199,7 @@ bool Publisher::open() const {
 
 bool Publisher::send_spans(const std::vector<Message>& spans, Nanos expires) {
     Chosen chosen;
-    if (!wanted(Targets(targets_), nullptr, chosen)) return false;
+    if (!wanted(nullptr, chosen)) return false;
     return Reference::steal(
                send(chosen, {{topic_, 0, 0, 0, 0, 0}, {nullptr, 0}, spans.data(), spans.size(), expires}))
         .get() != nullptr;
@@ -215,6 +256,125 @@ Attempt Publisher::attempt(Target& target, const Load& load, std::size_t done, s
                                               load.count - done, taken);
     target.number += static_cast<std::uint32_t>(taken);
     return attempt;
+}
+
+// True when there is room. With the queue's lock, and the interpreter's where it need not wait.
+bool Publisher::make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted,
+                          Outcome& outcome) {
+    while (queue_.size() >= capacity_) {
+        if (closed_ || node_->closed()) {
+            outcome.code = Outcome::Code::closed;
+            return false;
+        }
+        const Nanos now = now_ns();
+        if (now >= deadline) {
+            outcome.code = Outcome::Code::timeout;
+            return false;
+        }
+        wait_until(room_, lock, std::min(deadline, now + kLook));
+        if (interrupted == nullptr) continue;
+        lock.unlock();
+        if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
+        lock.lock();
+        if (!outcome.ok()) return false;
+    }
+    return true;
+}
+
+PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
+    const NodeOptions& options = node_->options();
+    const Nanos began = now_ns();
+    const Nanos deadline = began + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
+    if (node_->fresh()) return raise_not_started();
+    for (std::size_t i = 0; i < load.count; ++i) {
+        Queued event{targets, {}, load.head, {}, {}, load.expires};
+        if (load.properties.size != 0) event.properties.assign(load.properties.data, load.properties.size);
+        if (load.events[i].size != 0) event.data.assign(load.events[i].data, load.events[i].size);
+        Outcome outcome;
+        bool full;
+        {
+            std::lock_guard lock(queue_mutex_);  // held for moments only, by whoever
+            full = queue_.size() >= capacity_;
+        }
+        if (full && when_full_ == WhenFull::block) {
+            if (!may_wait("publish()", "publish_async()")) return nullptr;
+            waits_.fetch_add(1, std::memory_order_relaxed);
+            Released released;
+            Scheduler::Blocked blocked;
+            std::unique_lock lock(queue_mutex_);
+            make_room(lock, deadline, released.interrupted(), outcome);
+        }
+        if (!outcome.ok()) return raise_outcome(outcome, 0, kEventKind, now_ns() - began, i);
+        {
+            std::lock_guard lock(queue_mutex_);
+            event.head.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
+            event.head.time_ns = wall_clock_ns();
+            if (queue_.size() >= capacity_ && when_full_ == WhenFull::drop_newest) {
+                lose(event, gaps_);
+                continue;
+            }
+            event.gaps.swap(gaps_);
+            queue_.push_back(std::move(event));
+            if (queue_.size() > capacity_ && when_full_ == WhenFull::drop_oldest) {
+                const Queued oldest = std::move(queue_.front());
+                queue_.pop_front();
+                lose(oldest, queue_.front().gaps);
+            }
+        }
+        node_->scheduler().notify(*sender_);
+    }
+    Py_RETURN_NONE;
+}
+
+// Whoever it was for finds a gap before the event that has these gaps. With the queue's lock.
+void Publisher::lose(const Queued& event, Gaps& after) {
+    auto add = [&](const std::shared_ptr<Target>& target, std::uint32_t count) {
+        for (auto& [known, gap] : after) {
+            if (known == target) {
+                gap += count;
+                return;
+            }
+        }
+        after.emplace_back(target, count);
+    };
+    for (const auto& [target, gap] : event.gaps) add(target, gap);
+    for (const auto& target : event.targets) add(target, 1);
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// On a scheduler thread.
+bool Publisher::send_queued(Nanos until, Sender& sender) {
+    for (;;) {
+        Queued event;
+        {
+            std::lock_guard lock(queue_mutex_);
+            if (queue_.empty()) return false;
+            event = std::move(queue_.front());
+            queue_.pop_front();
+            room_.notify_all();
+        }
+        const Message data{event.data.data(), event.data.size()};
+        const Load load{event.head, {event.properties.data(), event.properties.size()}, &data, 1, event.expires};
+        if (load.expires == 0 || now_ns() < load.expires) {
+            std::lock_guard lock(mutex_);
+            for (const auto& [target, gap] : event.gaps) target->number += gap;
+            if (retains_) retain(load);
+            std::vector<Rest> rest;
+            send_what_goes(event.targets, load, rest);
+            std::uint16_t at = 0;
+            std::size_t left_over = 0;
+            const Nanos began = now_ns();
+            if (!rest.empty() &&
+                !send_rest(load, rest, began + node_->options().send_timeout, began, nullptr, at, left_over).ok()) {
+                dropped_.fetch_add(1, std::memory_order_relaxed);
+            }
+        } else {
+            std::lock_guard lock(queue_mutex_);
+            lose(event, queue_.empty() ? gaps_ : queue_.front().gaps);
+        }
+        sender.sent_.store(sender.sent_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        if (now_ns() >= until || sender.stop_early()) return true;
+    }
 }
 
 // Everything that goes at once; what does not is left in `rest`. With the mutex.
@@ -319,7 +479,7 @@ bool Publisher::settle() {
                     &data,
                     1,
                     retained_->expires};
-    for (const auto& target : targets_) {
+    for (const auto& [target, where] : targets_) {
         if (!target->owed || gone(*target)) continue;
         if (load.expires != 0 && now_ns() >= load.expires) {
             target->owed = false;
@@ -339,6 +499,7 @@ bool Publisher::settle() {
 }
 
 PyObject* Publisher::send(const Chosen& targets, Load load) {
+    if (sender_) return enqueue(targets, load);
     const NodeOptions& options = node_->options();
     const Nanos began = now_ns();
     const Nanos deadline = began + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
@@ -360,7 +521,7 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
     send_what_goes(targets, load, rest);
     if (rest.empty()) Py_RETURN_NONE;
     if (node_->fresh()) return raise_not_started();
-    if (drops_) drop(load, rest);
+    if (when_full_ == WhenFull::drop_newest) drop(load, rest);
     if (rest.empty()) Py_RETURN_NONE;
     if (!may_wait("publish()", "publish_async()")) return nullptr;
     Outcome outcome;

@@ -1,6 +1,8 @@
 // One topic's publisher: a number for its name, its sequence, and the subscriptions it serves.
 #pragma once
 
+#include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,15 +16,23 @@ namespace antiphon::python {
 
 class Publisher {
    public:
-    Publisher(std::shared_ptr<Node> node, std::uint32_t topic, std::string name, bool drops, bool retains,
-              Reference encode, Reference encode_message)
+    struct Options {
+        std::uint32_t topic;
+        std::string name;
+        WhenFull when_full;
+        bool retains;          // the last value, for whoever comes later
+        std::size_t capacity;  // of a queue of its own; 0: it writes straight into the rings
+    };
+    Publisher(std::shared_ptr<Node> node, Options options, Reference encode, Reference encode_message)
         : node_(std::move(node)),
-          topic_(topic),
-          name_(std::move(name)),
-          drops_(drops),
-          retains_(retains),
+          topic_(options.topic),
+          name_(std::move(options.name)),
+          when_full_(options.when_full),
+          retains_(options.retains),
+          capacity_(options.capacity),
           encode_(std::move(encode)),
-          encode_message_(std::move(encode_message)) {}
+          encode_message_(std::move(encode_message)),
+          sender_(options.capacity != 0 ? std::make_unique<Sender>(*this) : nullptr) {}
     ~Publisher();
 
     // A subscription of another node, or of this one: its flow there, what it charges at the least, and
@@ -38,7 +48,14 @@ class Publisher {
     PyObject* publish(PyObject* data, PyObject* properties, PyObject* ttl);
     PyObject* publish_many(PyObject* events, PyObject* ttl);  // a sequence of bytes and messages
     PyObject* publish_packed(PyObject* data, PyObject* offsets, PyObject* ttl);
-    void close();
+    // With the interpreter's lock, which it lets go. What waits in a queue of its own is sent before, for
+    // at most so long.
+    void close(Nanos drain = 0);
+    // Only with a queue of its own. False: there is not so much time left.
+    bool set_share(double share) { return sender_ && node_->scheduler().set_share(*sender_, share); }
+    bool active() const { return !closed_; }
+    const Task* task() const { return sender_.get(); }
+    std::size_t pending();
     // Gives the last value to those who came after it, if it is kept. Never blocks; false when some
     // have no room for it yet.
     bool settle();
@@ -50,27 +67,25 @@ class Publisher {
     std::shared_ptr<Node> node() { return node_; }
 
    private:
+    // No Python in it: the last one to hold it may be a thread without the interpreter's lock.
     struct Target {
-        Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_, Reference where_, bool owed_)
-            : peer(peer_),
-              flow(flow_),
-              incarnation(incarnation_),
-              epoch(epoch_),
-              where(std::move(where_)),
-              owed(owed_) {}
+        Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_, bool owed_)
+            : peer(peer_), flow(flow_), incarnation(incarnation_), epoch(epoch_), owed(owed_) {}
         Peer& peer;
         OutFlow& flow;
         const std::uint64_t incarnation;
         const std::uint32_t epoch;
-        const Reference where;
         std::atomic<bool> left{false};  // it is served no longer
         // With the publisher's mutex:
         std::uint32_t number = 1;   // of the next event
         std::uint32_t bound = 0;    // the session in which the name was said
         bool owed;                  // it has not seen the last value yet
     };
-    using Targets = std::vector<std::shared_ptr<Target>>;
-    using Chosen = Targets;
+    struct Served {
+        std::shared_ptr<Target> target;
+        Reference where;  // null: it wants everything
+    };
+    using Chosen = std::vector<std::shared_ptr<Target>>;
 
     // What is to be published; the same for all targets.
     struct Load {
@@ -93,8 +108,35 @@ class Publisher {
         Nanos expires;
     };
 
+    // An event that waits for this publisher's turn.
+    using Gaps = std::vector<std::pair<std::shared_ptr<Target>, std::uint32_t>>;
+    struct Queued {
+        Chosen targets;
+        Gaps gaps;  // how many were dropped before it, by whom they were for
+        EventHead head;
+        std::string properties, data;
+        Nanos expires;
+    };
+
+    // With a share, or with an own queue: the scheduler's threads send, without the interpreter's lock.
+    class Sender : public Task {
+       public:
+        explicit Sender(Publisher& publisher) : publisher_(publisher) {}
+        bool run_slice(Nanos until) override { return publisher_.send_queued(until, *this); }
+        std::uint64_t handled() const override { return sent_.load(std::memory_order_relaxed); }
+        bool stop_early() const { return outranked(); }
+        std::atomic<std::uint64_t> sent_{0};
+
+       private:
+        Publisher& publisher_;
+    };
+
     class Turn;
-    bool wanted(const Targets& targets, PyObject* properties, Chosen& chosen);
+    bool wanted(PyObject* properties, Chosen& chosen);
+    void lose(const Queued& event, Gaps& after);
+    bool send_queued(Nanos until, Sender& sender);
+    PyObject* enqueue(const Chosen& targets, Load load);
+    bool make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     PyObject* send(const Chosen& targets, Load load);
     void send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest);
     void drop(const Load& load, std::vector<Rest>& rest);
@@ -111,18 +153,25 @@ class Publisher {
     std::shared_ptr<Node> node_;
     const std::uint32_t topic_;
     const std::string name_;
-    const bool drops_;    // rather than wait for credit
-    const bool retains_;  // the last value, for whoever comes later
+    const WhenFull when_full_;
+    const bool retains_;
+    const std::size_t capacity_;
     Reference encode_;  // properties to bytes
     Reference encode_message_;
     // With the interpreter's lock:
-    Targets targets_;
+    std::vector<Served> targets_;
     bool closed_ = false;
     // Of numbers and order; held while somebody waits for credit. Taken without the interpreter's lock,
     // or by try-lock.
     std::mutex mutex_;
     std::atomic<std::thread::id> owner_{};  // the thread that holds it
     std::optional<Retained> retained_;
+    // The queue of its own. Its mutex is taken without the other, or inside it.
+    std::mutex queue_mutex_;
+    std::condition_variable room_;
+    std::deque<Queued> queue_;
+    Gaps gaps_;  // before the next one that comes
+    std::unique_ptr<Sender> sender_;
     std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};
 };
 

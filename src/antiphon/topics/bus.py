@@ -54,6 +54,7 @@ _BUS_KIND = 33
 _CAPACITY, _BATCH_CAPACITY = 4096, 65536
 _HOUSEKEEPING = 0.25
 _SOON = 0.01
+_DRAIN = 5.0
 _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 
 Handler = Callable[[Any], Any]
@@ -114,24 +115,26 @@ class Bus:
         """The channel, as it was given."""
         if token is not None:
             raise ConfigError("token= is for a broker's address", setting="token")
-        self._channel = open_channel(address, self.config, node, secret, tls, node_config)
-        self._finder = self._channel.finder
-        self._owns_node = node is None
-        try:
-            self.node: Node = self._channel.make_node() if node is None else node
-            """The node that everything runs over."""
-            handle = self.node._on(
-                _BUS_KIND, self._heard, None, _log_failure, False, 1, _CAPACITY, "block"
-            )
-            if handle is None:
-                raise ConfigError("this node has a bus already; share that one", setting="node")
-        except BaseException:
-            self._finder.close()
-            raise
-        self._control = handle
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._state = "new"
+        self._owns_node = node is None
+        # First: a second bus on a node is to hear of that, and not that its id is taken.
+        handle = None if node is None else self._listen(node)
+        try:
+            self._channel = open_channel(address, self.config, node, secret, tls, node_config)
+        except BaseException:
+            if handle is not None:
+                handle.close()
+            raise
+        self._finder = self._channel.finder
+        try:
+            self.node: Node = self._channel.make_node() if node is None else node
+            """The node that everything runs over."""
+            self._control = handle or self._listen(self.node)
+        except BaseException:
+            self._finder.close()
+            raise
         self._numbers = itertools.count(1)
         self._ledger = Ledger(self.node._incarnation)
         self._publishers: dict[int, Publisher] = {}
@@ -144,6 +147,12 @@ class Bus:
         self._owing: set[Publisher] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    def _listen(self, node: Node) -> Handle:
+        handle = node._on(_BUS_KIND, self._heard, None, _log_failure, False, 1, _CAPACITY, "block")
+        if handle is None:
+            raise ConfigError("this node has a bus already; share that one", setting="node")
+        return handle
 
     # --- life -------------------------------------------------------------------------------
 
@@ -288,25 +297,28 @@ class Bus:
     ) -> Publisher:
         """A `Publisher` of one topic: levels joined by ``/``, no wildcards. Never blocks.
 
-        ``when_full``: what happens when a subscription has no room, ``block`` or ``drop_newest``.
-        ``retain``: the last event is kept, and whoever subscribes later gets it first.
+        ``when_full``: what happens when a subscription has no room; ``block``: `publish` waits,
+        ``drop_newest``: that subscription misses the event. With a ``share`` the publisher is a
+        task with a queue of ``capacity`` events, which scheduler threads send; `publish` returns
+        when the event is in the queue, and ``when_full`` is about that one. So it is, also without
+        a share, for ``drop_oldest``. ``retain``: the last event is kept, and whoever subscribes
+        later gets it first.
         """
         self._check_open()
         _refuse_broker(record=record)
-        if share is not None or when_full == "drop_oldest":
-            raise ConfigError(
-                "publisher(share=, when_full='drop_oldest') are not there yet; give the share and "
-                "the policy to the subscriptions",
-                setting="share" if share is not None else "when_full",
-            )
-        if when_full not in ("block", "drop_newest"):
+        if when_full not in _WHEN_FULL:
             raise _bad_policy(when_full)
+        part, room = check_share(share), _check_capacity(capacity)
+        # Without a share an event goes straight into the rings. To lose the oldest there must be
+        # a queue in which it waits.
+        own_queue = room if part or when_full == "drop_oldest" else 0
         name = check_topic(topic)
         with self._lock:
             number = next(self._numbers)
             core = self.node._publisher(
-                number, name, when_full == "drop_newest", retain, encode_properties
+                number, name, when_full, retain, own_queue, encode_properties
             )
+            self.node._share(core, part, f"publisher {name!r}")
             publisher = Publisher(self, core, name, number, retain)
             self._publishers[number] = publisher
             self._topics.add(name, number)
@@ -317,8 +329,8 @@ class Bus:
         return publisher
 
     def _close_publisher(self, publisher: Publisher) -> None:
+        publisher._core.close(_DRAIN if self._state == "running" else 0.0)
         with self._lock:
-            publisher._core.close()
             self._owing.discard(publisher)
             if self._publishers.pop(publisher._number, None) is not None:
                 self._topics.remove(publisher.topic, publisher._number)
@@ -376,15 +388,9 @@ class Bus:
             Where(where)
         if when_full not in _WHEN_FULL:
             raise _bad_policy(when_full)
-        room: Any = capacity
-        if room is None:
-            room = _BATCH_CAPACITY if batch or handler is None else _CAPACITY
-        if isinstance(room, bool) or not isinstance(room, int) or not 1 <= room <= 2**24:
-            raise ConfigError(
-                f"capacity {room!r}: give a whole number from 1 to {2**24}",
-                setting="capacity",
-                value=room,
-            )
+        if capacity is None:
+            capacity = _BATCH_CAPACITY if batch or handler is None else _CAPACITY
+        room = _check_capacity(capacity)
         core: Handle | InboxCore
         coroutine = handler is not None and is_coroutine(handler)
         if handler is None or coroutine:
@@ -715,12 +721,23 @@ class _Peer:
 
 def _refuse_broker(**settings: object) -> None:
     for name, value in settings.items():
-        if value:
+        if value is not None and value is not False:
             raise ConfigError(
                 f"{name}= needs a broker; this bus has none (its address would be tcp://...)",
                 setting=name,
                 value=value,
             )
+
+
+def _check_capacity(capacity: object) -> int:
+    whole = isinstance(capacity, int) and not isinstance(capacity, bool)
+    if not whole or not 1 <= capacity <= 2**24:  # type: ignore[operator]
+        raise ConfigError(
+            f"capacity {capacity!r}: give a whole number from 1 to {2**24}",
+            setting="capacity",
+            value=capacity,
+        )
+    return capacity  # type: ignore[return-value]
 
 
 def _bad_policy(when_full: object) -> ConfigError:

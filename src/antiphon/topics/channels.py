@@ -47,7 +47,7 @@ def open_channel(
             setting="node",
         )
     if scheme == "local":
-        return _local(text, config, node, node_config)
+        return _local(text, config, node, secret, tls, node_config)
     if scheme == "mcast":
         return _multicast(text, config, node, secret, tls, node_config)
     if scheme in ("tcp", "unix", "tls"):
@@ -60,7 +60,12 @@ def open_channel(
 
 
 def _local(
-    text: str, config: BusConfig, node: Node | None, node_config: NodeConfig | None
+    text: str,
+    config: BusConfig,
+    node: Node | None,
+    secret: str | bytes | Insecure | None,
+    tls: TLS | None,
+    node_config: NodeConfig | None,
 ) -> Channel:
     finder = LocalFinder(text.removeprefix("local://"), interval=config.announce_interval)
     try:
@@ -71,7 +76,7 @@ def _local(
         raise
     return Channel(
         finder,
-        lambda: Node(own_id, listen=f"unix://{path}", config=node_config),
+        lambda: Node(own_id, listen=f"unix://{path}", secret=secret, tls=tls, config=node_config),
         lambda own: own.address,
     )
 
@@ -91,7 +96,8 @@ def _multicast(
     except ValueError:
         port = None
     unknown = set(options) - {"interface", "ttl"}
-    if not parts.hostname or port is None or unknown:
+    ttl = options.get("ttl", "1")
+    if not parts.hostname or port is None or unknown or not ttl.isdecimal():
         raise ConfigError(
             f"address {text!r}: give mcast://group:port, and at most ?interface= and &ttl=",
             setting="address",
@@ -103,7 +109,7 @@ def _multicast(
         parts.hostname,
         port,
         interface=interface,
-        ttl=int(options["ttl"]) if options.get("ttl", "").isdigit() else 1,
+        ttl=int(ttl),
         secret=proof.encode() if isinstance(proof, str) else proof,
         interval=config.announce_interval,
         expiry=config.announce_expiry,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon import queueing
 from antiphon._core import Handle
-from antiphon.errors import ConfigError
+from antiphon.errors import Closed, ConfigError
 
 if TYPE_CHECKING:
     from antiphon.topics.subscription import Subscription
@@ -255,9 +255,8 @@ def calibrate(
         )
     until = time.monotonic() + timeout
     before = subscription.share
-    measured = _measure(
-        meters, min(until, time.monotonic() + max(_LEAST_MEASURE, timeout / _STEPS))
-    )
+    patience = max(_LEAST_MEASURE, timeout / _STEPS)
+    measured = _measure(subscription, meters, min(until, time.monotonic() + patience))
     share = before
     while not measured <= mean_delay:
         if math.isnan(measured):
@@ -271,15 +270,16 @@ def calibrate(
             subscription.share = before
             return Plan(False, before, measured, f"{why}; {share or 0:g} gave {measured:.6g} s")
         subscription.share = share = wanted
-        patience = max(_LEAST_MEASURE, timeout / _STEPS)
-        measured = _measure(meters, min(until, time.monotonic() + patience))
+        measured = _measure(subscription, meters, min(until, time.monotonic() + patience))
     return Plan(True, share, measured, "measured with this share")
 
 
-def _measure(meters: Meters, until: float) -> float:
-    """The mean response of what is handled from now on, until then."""
+def _measure(subscription: Subscription, meters: Meters, until: float) -> float:
+    """The mean response of what is handled from now on, until then. Raises `Closed`."""
     then = meters.look()
     while time.monotonic() < until:
+        if subscription.closed or subscription._bus.closed:
+            raise Closed("this subscription was closed meanwhile", what="subscription")
         time.sleep(min(0.05, max(0.0, until - time.monotonic())))
     sums = difference(meters.look(), then)
     handed = sums["handed"]

@@ -151,7 +151,9 @@ class Subscription:
     @property
     def closed(self) -> bool:
         """Whether it was closed, by itself or with its bus."""
-        return not self._core.active if isinstance(self._core, Handle) else self._core.closed
+        if isinstance(self._core, Handle):
+            return self._bus.closed or not self._core.active
+        return self._core.closed
 
     def close(self) -> None:
         """No call begins after this returns; what waits is dropped. Idempotent."""

@@ -27,7 +27,14 @@ from antiphon.lab.bench.orders import WorkingThread, carry_out
 from antiphon.lab.bench.worker import Checker, Worker
 from antiphon.lab.peers.base import EndpointConfig, OnData
 from antiphon.lab.peers.topics import load_topics
-from antiphon.lab.peers.topics.base import PACED, STAMP, Pace, TopicEndpoint, TopicSender
+from antiphon.lab.peers.topics.base import (
+    PACED,
+    STAMP,
+    UNTIMED,
+    Pace,
+    TopicEndpoint,
+    TopicSender,
+)
 
 __all__ = ["PacingThread", "Recorder", "TopicWorker"]
 
@@ -40,43 +47,40 @@ SWITCH_INTERVAL = 0.0001
 
 
 class Recorder:
-    """Times what arrives by the timetable: ``record`` is called for each, by one thread at a time.
+    """Counts what arrives by the timetable, and times what carries its time.
 
-    The longest delay is that of all messages; the others are kept of one in ``every``.
+    ``record`` is called for every message, by one thread at a time.
     """
 
     def __init__(self, size: int) -> None:
         clock, unpack = time.monotonic_ns, STAMP.unpack_from
         self.delays: array[int] = array("q")
         keep = self.delays.append
-        begin, every = sys.maxsize, 1
-        messages = wrong = longest = 0
+        begin = UNTIMED + 1
+        messages = wrong = 0
 
         # Cells and no attributes: at half of what a system can do, this is to leave it the rest.
         def record(data: bytes) -> None:
-            nonlocal messages, wrong, longest
+            nonlocal messages, wrong
             due = unpack(data)[0]
             if due < begin:
                 return
-            delay = clock() - due
-            if delay > longest:
-                longest = delay
-            if messages % every == 0:
-                keep(delay)
-                wrong += len(data) != size
             messages += 1
+            if due != UNTIMED:
+                keep(clock() - due)
+                wrong += len(data) != size
 
-        def start(begin_ns: int, keep_one_in: int) -> None:
-            nonlocal begin, every
-            begin, every = begin_ns, keep_one_in
+        def start(begin_ns: int) -> None:
+            nonlocal begin
+            begin = begin_ns
 
         self.record: OnData = record
         self._start = start
-        self._counts: Callable[[], tuple[int, int, int]] = lambda: (messages, wrong, longest)
+        self._counts: Callable[[], tuple[int, int]] = lambda: (messages, wrong)
 
-    def begin(self, begin_ns: int, every: int) -> None:
+    def begin(self, begin_ns: int) -> None:
         """Count what is due from ``begin_ns`` on; before that, nothing."""
-        self._start(begin_ns, every)
+        self._start(begin_ns)
 
     @property
     def messages(self) -> int:
@@ -85,13 +89,8 @@ class Recorder:
 
     @property
     def wrong(self) -> int:
-        """How many of those that were kept had another size than sent."""
+        """How many of those that were timed had another size than sent."""
         return self._counts()[1]
-
-    @property
-    def longest(self) -> int:
-        """The longest delay, in nanoseconds."""
-        return self._counts()[2]
 
 
 class PacingThread(WorkingThread):
@@ -175,8 +174,8 @@ class TopicWorker(Worker):
         self._pacing = PacingThread(self._topics)
         return self._start([self._pacing])
 
-    def do_record(self, begin_ns: int, every: int) -> dict[str, Any]:
-        self._recorder.begin(begin_ns, every)
+    def do_record(self, begin_ns: int) -> dict[str, Any]:
+        self._recorder.begin(begin_ns)
         self._topics.begin()
         return {}
 
@@ -197,10 +196,10 @@ class TopicWorker(Worker):
         }
 
     def do_delays(self) -> dict[str, Any]:
-        recorder = self._recorder
+        delays = self._recorder.delays
         return {
-            "classes": list(classes(recorder.delays).items()),
-            "maximum": recorder.longest,
+            "classes": list(classes(delays).items()),
+            "maximum": max(delays, default=0),
             "figures": self._topics.figures(),
         }
 

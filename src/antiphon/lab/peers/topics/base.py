@@ -1,7 +1,7 @@
 """What a system has to offer for its topics to be measured: two of them, and senders for each.
 
-One topic, ``LOAD``, is published as fast as it goes; the other, ``PACED``, on a timetable, each
-message with the time at which it was due. Which of them a run has is its pattern:
+One topic, ``LOAD``, is published as fast as it goes; the other, ``PACED``, on a timetable, with the
+time at which a message was due in it. Which of them a run has is its pattern:
 
 ==============  ====================================================================================
 ``one-way``     the load alone
@@ -30,10 +30,11 @@ __all__ = [
     "PACED",
     "SPIN_NS",
     "STAMP",
+    "UNTIMED",
+    "WARMING_UP",
     "Pace",
     "TopicEndpoint",
     "TopicSender",
-    "rest",
     "timetable",
 ]
 
@@ -41,6 +42,8 @@ LOAD, PACED = 0, 1
 NANOS = 1_000_000_000
 # The time at which a message was due, before the pattern.
 STAMP = struct.Struct("<q")
+# In its place, in a message that is counted and not timed, and in one that is not even counted.
+UNTIMED, WARMING_UP = 2**63 - 1, 0
 # Nearer than this the sender spins: a sleep ends late by about as much.
 SPIN_NS = 50_000
 # Sent at most before the next look whether to stop.
@@ -52,8 +55,8 @@ class Pace:
     """A timetable: ``rate`` messages per second from ``start_ns`` until before ``end_ns``.
 
     Times are those of ``time.monotonic_ns``, which is one clock for all processes of a machine.
-    What is due before ``begin_ns`` warms up, and is not counted. One in ``every`` is looked at
-    where all of them would be too many to keep.
+    What is due before ``begin_ns`` warms up, and is not counted. One in ``every`` carries its
+    time, where to write and to read it in all of them would take what the system has left.
     """
 
     start_ns: int
@@ -101,16 +104,15 @@ class TopicSender(Sender):
 
         Adds to ``late`` by how many nanoseconds the sender itself was late.
         """
-        publish, stamp = self.publish, STAMP.pack
-        tail = rest(size)
-        start, rate = pace.start_ns, pace.rate
-        end = 0
-        for first, end, wait in timetable(pace, stopped, late):
-            for number in range(first, end):
-                publish(stamp(start + number * NANOS // rate) + tail)
+        publish = self.publish
+        sent = 0
+        for messages, wait in timetable(pace, size, stopped, late):
+            for message in messages:
+                publish(message)
+            sent += len(messages)
             if wait > SPIN_NS:
                 time.sleep((wait - SPIN_NS) / NANOS)
-        return end
+        return sent
 
 
 class TopicEndpoint(Endpoint):
@@ -153,29 +155,33 @@ class TopicEndpoint(Endpoint):
 
 
 def timetable(
-    pace: Pace, stopped: Callable[[], bool], late: array[int]
-) -> Iterator[tuple[int, int, int]]:
-    """What is due now, again and again, until all was: the first message and the end of them.
+    pace: Pace, size: int, stopped: Callable[[], bool], late: array[int]
+) -> Iterator[tuple[list[bytes], int]]:
+    """The messages that are due now, again and again, until all were.
 
-    With none of them, the third is how many nanoseconds are left until the next one.
+    Without any, the second is how many nanoseconds are left until the next one.
     """
-    clock = time.monotonic_ns
-    start, rate, total, every = pace.start_ns, pace.rate, pace.total, pace.every
-    sent, look = 0, pace.first
+    clock, stamp = time.monotonic_ns, STAMP.pack
+    start, rate, every = pace.start_ns, pace.rate, pace.every
+    first, total = pace.first, pace.total
+    tail = payload_of(max(0, size - STAMP.size))
+    plain = stamp(WARMING_UP) + tail
+    sent, look, limit = 0, first, first
     while sent < total and not stopped():
+        if sent == first:
+            plain, limit = stamp(UNTIMED) + tail, total
         now = clock()
         # As Pace.due, which would be too slow a call for a loop that spins.
-        end = min(total, -((start - now - 1) * rate // NANOS), sent + MOST)
+        end = min(limit, -((start - now - 1) * rate // NANOS), sent + MOST)
         if end <= sent:
-            yield sent, sent, start + sent * NANOS // rate - now
+            yield [], start + sent * NANOS // rate - now
             continue
-        if end > look:
-            late.append(now - pace.when(max(sent, look)))
-            look = end - 1 + every
-        first, sent = sent, end
-        yield first, end, 0
-
-
-def rest(size: int) -> bytes:
-    """What follows the time in a message of ``size`` bytes."""
-    return payload_of(max(0, size - STAMP.size))
+        if sent >= look:
+            late.append(now - pace.when(sent))
+            look = sent + every
+        due = [
+            plain if number % every else stamp(start + number * NANOS // rate) + tail
+            for number in range(sent, end)
+        ]
+        sent = end
+        yield due, 0

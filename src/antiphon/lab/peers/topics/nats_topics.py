@@ -23,11 +23,9 @@ from antiphon.lab.peers.topics.base import (
     NANOS,
     PACED,
     SPIN_NS,
-    STAMP,
     Pace,
     TopicEndpoint,
     TopicSender,
-    rest,
     timetable,
 )
 
@@ -57,17 +55,17 @@ class SubjectSender(PublishSender, TopicSender):
     ) -> int:
         publish = self._client.publish
         subject = self._subjects[0]
-        tail = rest(size)
-        end = 0
-        for first, end, wait in timetable(pace, stopped, late):
-            for number in range(first, end):
-                await publish(subject, STAMP.pack(pace.when(number)) + tail)
+        sent = 0
+        for messages, wait in timetable(pace, size, stopped, late):
+            for message in messages:
+                await publish(subject, message)
+            sent += len(messages)
             # Now its task writes what was published. A sleep of asyncio ends at whole milliseconds
             # of epoll, too late for this: nothing else is to be done here, so the thread sleeps.
             await asyncio.sleep(0)
             if wait > SPIN_NS:
                 time.sleep((wait - SPIN_NS) / NANOS)
-        return end
+        return sent
 
 
 class NatsTopics(TopicEndpoint):
