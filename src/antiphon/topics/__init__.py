@@ -11,7 +11,7 @@ from __future__ import annotations
 from antiphon._core import Event, EventBatch
 from antiphon.topics.bus import Bus, BusStatistics, TopicInfo
 from antiphon.topics.config import BusConfig
-from antiphon.topics.model import DelayModel, Plan
+from antiphon.topics.model import Conformance, DelayModel, Plan
 from antiphon.topics.publisher import Publisher
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer
@@ -20,6 +20,7 @@ __all__ = [
     "Bus",
     "BusConfig",
     "BusStatistics",
+    "Conformance",
     "DelayModel",
     "Event",
     "EventBatch",

@@ -13,10 +13,11 @@ import functools
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import msgspec
 
@@ -38,7 +39,7 @@ from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decod
 from antiphon.topics.channels import open_channel
 from antiphon.topics.config import BusConfig
 from antiphon.topics.finder import Member
-from antiphon.topics.model import WINDOW, DelayModel, Meters, predict
+from antiphon.topics.model import WINDOW, Conformance, DelayModel, Meters, judge, predict
 from antiphon.topics.names import Pattern, PatternIndex, TopicIndex, check_topic
 from antiphon.topics.publisher import Publisher, encode_properties
 from antiphon.topics.subscription import Subscription
@@ -54,10 +55,13 @@ _BUS_KIND = 33
 _CAPACITY, _BATCH_CAPACITY = 4096, 65536
 _HOUSEKEEPING = 0.25
 _SOON = 0.01
+_GATHER = 0.002
+_LOOK_EVERY = 1.0
 _DRAIN = 5.0
 _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 
 Handler = Callable[[Any], Any]
+ConformanceCallback = TypeVar("ConformanceCallback", bound=Callable[[Conformance], Any])
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,8 @@ class Bus:
         self._interest: PatternIndex[tuple[int, int]] = PatternIndex()
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
+        self._last_heard = 0.0
+        self._judges: list[Callable[[Conformance], Any]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -412,6 +418,8 @@ class Bus:
         subscription = Subscription(self, core, wanted, where)
         if coroutine:
             subscription._coroutine = handler
+        if part:
+            subscription._handled().watched = True
         subscribed = Subscribed(core.flow, wanted.text, core.least_charge, where)
         with self._lock:
             self._subscriptions[core.flow] = subscription
@@ -543,6 +551,7 @@ class Bus:
             elif self._left.get(source) == message.incarnation:
                 return  # it came late, and nobody would ever say again that its bus has gone
             else:
+                self._last_heard = time.monotonic()
                 state = self._peer(source, message.incarnation)
                 changed = state.table.apply(message)
                 if changed is None:
@@ -558,30 +567,31 @@ class Bus:
     # --- telling them -----------------------------------------------------------------------
 
     def _run(self) -> None:
-        looked = 0.0
+        look_due = time.monotonic() + _LOOK_EVERY
+        told = -1
         while True:
+            with self._lock:
+                if self._state == "running" and self._ledger.version == told:
+                    self._changed.wait(_SOON if self._owing else _HOUSEKEEPING)
+            # Changes come in swarms: they are told together.
+            time.sleep(_GATHER)
+            watched: list[Subscription] = []
             with self._lock:
                 if self._state != "running":
                     return
-                letters = self._letters(late=False)
                 self._owing = {one for one in self._owing if not one._core.settle()}
-                if not letters:
-                    self._changed.wait(_SOON if self._owing else _HOUSEKEEPING)
-                    if self._state != "running":
-                        return
-                    letters = self._letters(late=True)
-                version = self._ledger.version
-                subscriptions = list(self._subscriptions.values())
+                late = time.monotonic() - self._last_heard > _HOUSEKEEPING
+                letters = self._letters(late)
+                told = self._ledger.version
+                if time.monotonic() >= look_due:
+                    look_due = time.monotonic() + _LOOK_EVERY
+                    watched = [one for one in self._subscriptions.values() if one._watched]
             with contextlib.suppress(Closed):
-                self._finder.announce(version)
+                self._finder.announce(told)
             for peer, letter in letters:
                 self._tell(peer, letter)
-            looked += _HOUSEKEEPING
-            if looked >= 1.0:
-                looked = 0.0
-                for subscription in subscriptions:
-                    if subscription._meters is not None:
-                        subscription._meters.look()
+            for subscription in watched:
+                self._judge(subscription, subscription._handled())
 
     def _letters(self, late: bool) -> list[tuple[int, bytes]]:
         """What has to be said to whom. With the lock."""
@@ -643,6 +653,7 @@ class Bus:
         if not isinstance(core, Handle):
             raise ConfigError("a subscription that is iterated has no share", setting="share")
         self.node._shares.give(core, share, f"subscription {subscription.pattern!r}")
+        subscription._handled().watched = True
 
     def _predict(
         self, subscription: Subscription, meters: Meters, seconds: float = WINDOW
@@ -650,6 +661,30 @@ class Bus:
         return predict(
             meters.since(seconds), self._share_of(subscription), self.node.config.schedule.period
         )
+
+    def on_conformance(self, callback: ConformanceCallback) -> ConformanceCallback:
+        """``callback(conformance)`` when a subscription has overrun its share or was often full.
+
+        A `Conformance` tells of about one second. It runs on a thread of the bus that also makes
+        the announcements: keep it short. Also a decorator. Never blocks.
+        """
+        self._check_open()
+        self._judges.append(callback)
+        return callback
+
+    def _judge(self, subscription: Subscription, meters: Meters) -> None:
+        """A look at the sums, and what it tells of the time since the last one."""
+        sums = meters.step()
+        if sums is None or not self._judges or self._share_of(subscription) is None:
+            return
+        verdict = judge(subscription.pattern, sums)
+        if verdict.conformant and verdict.stable:
+            return
+        for callback in tuple(self._judges):
+            try:
+                callback(verdict)
+            except Exception:
+                log.exception("a callback of on_conformance failed")
 
     # --- looking ----------------------------------------------------------------------------
 

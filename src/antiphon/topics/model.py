@@ -20,7 +20,17 @@ from antiphon.errors import Closed, ConfigError
 if TYPE_CHECKING:
     from antiphon.topics.subscription import Subscription
 
-__all__ = ["WINDOW", "DelayModel", "Meters", "Plan", "calibrate", "predict", "quantile"]
+__all__ = [
+    "WINDOW",
+    "Conformance",
+    "DelayModel",
+    "Meters",
+    "Plan",
+    "calibrate",
+    "judge",
+    "predict",
+    "quantile",
+]
 
 WINDOW = 10.0
 """Seconds of the past that a prediction rests on."""
@@ -90,19 +100,58 @@ class Plan:
     basis: str = ""
 
 
+@dataclass(frozen=True)
+class Conformance:
+    """How a subscription with a share has kept to it, in about one second."""
+
+    pattern: str
+    conformant: bool
+    """It did not overrun what its share allows."""
+    stable: bool
+    """Its queue was not often full."""
+    overruns: int
+    longest_overrun: float
+    """In seconds, since the subscription began."""
+    full: float
+    """The fraction of its turns that began with a full queue."""
+
+
+def judge(pattern: str, sums: dict[str, Any]) -> Conformance:
+    """What the sums of a while say."""
+    full = sums["full_slices"] / sums["slices"] if sums["slices"] else 0.0
+    return Conformance(
+        pattern=pattern,
+        conformant=sums["overruns"] == 0,
+        stable=full <= _OFTEN_FULL,
+        overruns=int(sums["overruns"]),
+        longest_overrun=sums["longest_overrun"],
+        full=full,
+    )
+
+
 class Meters:
     """The sums of one subscription, and how they were some seconds ago. Thread-safe enough: looks
     are appended and dropped by single operations."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
+        self._began = time.monotonic()
+        self.watched = False
+        """Whether the bus looks once a second: not at thousands that nobody asks about."""
         self._looks: deque[dict[str, Any]] = deque(maxlen=64)
 
     def look(self) -> dict[str, Any]:
         """The sums of now; remembered."""
+        self.watched = True
         now = self._read()
         self._looks.append(now)
         return now
+
+    def step(self) -> dict[str, Any] | None:
+        """A look, and what has been added since the one before; None for the first."""
+        before = self._looks[-1] if self._looks else None
+        now = self.look()
+        return None if before is None else difference(now, before)
 
     def _read(self) -> dict[str, Any]:
         now: dict[str, Any] = dict(self._handle.meter())
@@ -113,19 +162,18 @@ class Meters:
 
     def since(self, seconds: float = WINDOW) -> dict[str, Any]:
         """What has been added in about the last ``seconds``, or since the beginning."""
+        self.watched = True
         now = self._read()
-        then: dict[str, Any] | None = None
+        then: dict[str, Any] = dict.fromkeys(now, 0.0) | {"time": self._began, "classes": {}}
         for look in list(self._looks):
-            if look["time"] <= now["time"] - seconds or then is None:
+            if look["time"] <= now["time"] - seconds:
                 then = look
         return difference(now, then)
 
 
-def difference(now: dict[str, Any], then: dict[str, Any] | None) -> dict[str, Any]:
+def difference(now: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
     """``now`` less ``then``, where that makes sense."""
     keep = ("pending", "capacity", "longest", "longest_overrun")
-    if then is None:
-        return {**now, "elapsed": math.nan}
     gone = {
         name: value - then[name] for name, value in now.items() if name not in (*keep, "classes")
     }

@@ -44,6 +44,10 @@ class Subscription:
         """The filter, as it was given."""
 
     @property
+    def _watched(self) -> bool:
+        return self._meters is not None and self._meters.watched
+
+    @property
     def pattern(self) -> str:
         """The topics it asked for."""
         return self._pattern.text

@@ -36,8 +36,7 @@ def measure_calls(point: Point, options: Options, repeat: int = 0) -> Measuremen
 
 
 def _measure(crew: Crew, point: Point, options: Options, repeat: int) -> Measurement:
-    served = REQUEST_PEERS[point.system].served
-    callers = assemble(crew, point, options.capacity, served=served, worker=CALL_WORKER)[1]
+    callers = assemble(crew, point, options.capacity, peers=REQUEST_PEERS, worker=CALL_WORKER)[1]
     ask_all(callers, "start", timeout=60.0, threads=point.threads, tasks=point.tasks)
     await_first(callers)
     time.sleep(options.warmup)

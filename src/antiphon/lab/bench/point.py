@@ -161,8 +161,7 @@ def check_point(
     Raises :class:`WorkerFailed` when a process fails or does not answer.
     """
     with Crew() as crew:
-        served = peers[point.system].served
-        receivers, senders = assemble(crew, point, None, check=True, served=served, worker=worker)
+        receivers, senders = assemble(crew, point, None, True, peers, worker)
         ask_all(senders, "send", threads=point.threads, messages=messages)
         stopped = ask_all(senders, "stop", timeout=timeout + 5, limit=timeout, finish=True)
         sent = sum(int(answer["sent"]) for answer in stopped)
@@ -181,17 +180,18 @@ def assemble(
     point: Point,
     capacity: int | None,
     check: bool = False,
-    served: bool = False,
+    peers: Mapping[str, Peer] = PEERS,
     worker: str = WORKER,
 ) -> tuple[list[Child], list[Child]]:
     """Start and connect the processes of a point: its receivers and its senders."""
     module = ("-m", worker)
     service = ""
-    if served:
+    peer = peers[point.system]
+    if peer.served:
         server = crew.start(f"{point.system} server", module)
         service = server.ask("serve", system=point.system)["address"]
     assigned = roles(point)
-    folder = str(crew.folder())
+    folder = str(crew.folder()) if peer.folder else ""
     tls = _certificates(crew, len(assigned)) if point.encrypted else [()] * len(assigned)
     children = [crew.start(f"{point.system} {index}", module) for index in range(len(assigned))]
     for index, (child, (receives, targets)) in enumerate(zip(children, assigned, strict=True)):
@@ -249,8 +249,7 @@ def measure_messages(
     worker: str = WORKER,
 ) -> Measurement:
     """As many messages as go, counted by the receivers."""
-    served = peers[point.system].served
-    receivers, senders = assemble(crew, point, options.capacity, served=served, worker=worker)
+    receivers, senders = assemble(crew, point, options.capacity, peers=peers, worker=worker)
     ask_all(senders, "start", timeout=30.0, threads=point.threads)
     await_first(receivers)
     time.sleep(options.warmup)

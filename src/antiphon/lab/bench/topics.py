@@ -82,9 +82,8 @@ class MeasureTopics:
     def _paced(self, crew: Crew, point: Point, options: Options, repeat: int) -> Measurement:
         rate = self._rate(point)
         floods = point.pattern == "isolation"
-        served = TOPIC_PEERS[point.system].served
         receivers, senders = assemble(
-            crew, point, options.capacity, served=served, worker=TOPIC_WORKER
+            crew, point, options.capacity, peers=TOPIC_PEERS, worker=TOPIC_WORKER
         )
         ask_all(senders, "prepare", timeout=30.0)
         if floods:

@@ -76,8 +76,9 @@ class Peer:
     """One messaging system: where its adapter is, what it can do, what it needs.
 
     ``variants`` are named ways to use it, the first being the usual one. ``stream`` peers time a
-    bare byte stream; ``served`` ones need a server process, which the adapter starts. What only
-    some variants need is in ``variant_requires``.
+    bare byte stream; ``served`` ones need a server process, which the adapter starts; those with a
+    ``folder`` one that their processes share. What only some variants need is in
+    ``variant_requires``.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Peer:
     distribution: str = ""
     stream: bool = False
     served: bool = False
+    folder: bool = False
     variant_requires: Mapping[str, tuple[Requirement, ...]] = field(default_factory=dict)
 
     def missing(self, variant: str = "") -> str:

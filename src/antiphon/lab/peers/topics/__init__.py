@@ -19,7 +19,15 @@ _ALL = frozenset({"one-way", "paced", "half", "isolation"})
 TOPIC_PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer("antiphon", "antiphon_bus", ("event", "batch", "shares"), _ALL, (CORE,), "antiphon"),
+        Peer(
+            "antiphon",
+            "antiphon_bus",
+            ("event", "batch", "shares"),
+            _ALL,
+            (CORE,),
+            "antiphon",
+            folder=True,
+        ),
         Peer("pyzmq", "pyzmq_topics", ("pub-sub",), _ALL, (ZMQ,), "pyzmq"),
         Peer("zenoh", "zenoh_topics", ("pub-sub",), _ALL, (ZENOH,), "eclipse-zenoh"),
         Peer("nats", "nats_topics", ("pub-sub",), _ALL, NATS, "nats-py", served=True),
