@@ -169,9 +169,10 @@ PyObject* batch_properties(PyObject* self, void*) {
     if (!batch.decoded) {
         const Py_ssize_t count = PySequence_Size(self);
         Reference list = Reference::steal(PyList_New(count));
+        Reference said = Reference::share(batch.properties);  // another thread may be decoding them too
         if (!list) return nullptr;
         for (Py_ssize_t i = 0; i < count; ++i) {
-            PyObject* bytes = batch.properties ? PyList_GET_ITEM(batch.properties, i) : nullptr;
+            PyObject* bytes = said ? PyList_GET_ITEM(said.get(), i) : nullptr;
             Reference one = properties_of(bytes == Py_None ? nullptr : bytes);
             if (!one) return nullptr;
             PyList_SET_ITEM(list.get(), i, one.release());

@@ -14,33 +14,25 @@ PyObject* EventReader::text(std::uint64_t key, const std::string& name) {
     return kept.get();
 }
 
-EventReader::Topic* EventReader::topic(std::uint16_t source, std::uint32_t topic) {
+EventReader::Topic* EventReader::topic(std::uint16_t source, std::uint32_t topic, std::uint32_t session) {
     const std::uint64_t key = TopicNames::key(source, topic);
     const std::uint64_t version = registration_.topics->version();
-    if (version != version_) {
-        version_ = version;
-        last_ = nullptr;
-        // Names of the same topic under another epoch: a new life of its publisher.
-        for (auto& [known, entry] : known_) {
-            auto now = registration_.topics->find(static_cast<std::uint16_t>(known >> 32), static_cast<std::uint32_t>(known));
-            if (now == entry.bound || !now) continue;
-            if (now->name != entry.bound->name) entry.name = nullptr;
-            entry.bound = std::move(now);
-        }
+    if (last_ == nullptr || last_key_ != key) {
+        last_ = &known_.try_emplace(key, Topic{nullptr, nullptr, 0, 0}).first->second;
+        last_key_ = key;
     }
-    if (last_ != nullptr && last_key_ == key) return last_;
-    auto found = known_.find(key);
-    if (found == known_.end()) {
-        auto bound = registration_.topics->find(source, topic);
-        if (!bound) return nullptr;
-        found = known_.emplace(key, Topic{std::move(bound), nullptr}).first;
+    Topic& entry = *last_;
+    if (entry.bound && entry.version == version && entry.session == session) return &entry;
+    auto bound = registration_.topics->find(source, topic, session);
+    if (!bound) return nullptr;
+    if (entry.name == nullptr || !entry.bound || bound->name != entry.bound->name) {
+        entry.name = text(key, bound->name);
+        if (entry.name == nullptr) return nullptr;
     }
-    Topic& entry = found->second;
-    if (entry.name == nullptr) entry.name = text(key, entry.bound->name);
-    if (entry.name == nullptr) return nullptr;
-    last_key_ = key;
-    last_ = &entry;
-    return last_;
+    entry.bound = std::move(bound);
+    entry.version = version;
+    entry.session = session;
+    return &entry;
 }
 
 std::uint32_t EventReader::missed(Topic& topic, std::uint32_t number) {

@@ -17,9 +17,12 @@ class EventReader {
     struct Topic {
         std::shared_ptr<BoundTopic> bound;
         PyObject* name;  // str; the handler's
+        std::uint64_t version;  // of the names, when it was found
+        std::uint32_t session;  // for which it was looked up
     };
-    // The topic of an event of that node; null when it has no name here. Until the next call.
-    Topic* topic(std::uint16_t source, std::uint32_t topic);
+    // The topic of an event of that node, as it came in that session; null when it has no name here.
+    // Until the next call.
+    Topic* topic(std::uint16_t source, std::uint32_t topic, std::uint32_t session);
     // How many came to grief since the last one; the one with this number is the last one now.
     static std::uint32_t missed(Topic& topic, std::uint32_t number);
 
@@ -29,7 +32,7 @@ class EventReader {
     Registration& registration_;
     Handler& handler_;
     std::unordered_map<std::uint64_t, Topic> known_;
-    std::uint64_t version_ = 0, last_key_ = 0;
+    std::uint64_t last_key_ = 0;
     Topic* last_ = nullptr;
 };
 

@@ -81,7 +81,7 @@ Reference Inbox::take(Reference& source) {
 Reference Inbox::event(const char* data, std::size_t size) {
     EventView view;
     EventReader::Topic* topic = nullptr;
-    if (!view.read(data, size) || (topic = reader_->topic(run_.source, view.head.topic)) == nullptr) {
+    if (!view.read(data, size) || (topic = reader_->topic(run_.source, view.head.topic, run_.session)) == nullptr) {
         failed_.fetch_add(1, std::memory_order_relaxed);
         return {};
     }

@@ -306,18 +306,17 @@ nb::dict registration_dict(const Registration& registration, const Handler* hand
     return d;
 }
 
-std::vector<const Task*> tasks_of(const Handle& handle) {
-    std::vector<const Task*> tasks;
-    for (const auto& task : handle.tasks()) tasks.push_back(task.get());
-    return tasks;
-}
+// Held while objects are made: that may let other threads run, and one of them close the registration.
+using Tasks = std::vector<std::shared_ptr<const Task>>;
+
+Tasks tasks_of(const Handle& handle) { return {handle.tasks().begin(), handle.tasks().end()}; }
 
 // What the schedule has made of a registration; of all its tasks together.
-nb::dict meter_dict(const std::vector<const Task*>& tasks) {
+nb::dict meter_dict(const Tasks& tasks) {
     double slices = 0, busy = 0, events = 0, full = 0, overruns = 0, longest = 0;
     double resumed = 0, resumed_sum = 0, resumed_squares = 0;
     double waited = 0, waited_squares = 0, lasted = 0, used = 0, service = 0, service_squares = 0;
-    for (const Task* task : tasks) {
+    for (const auto& task : tasks) {
         const Meter& m = task->meter;
         auto get = [](const auto& number) { return static_cast<double>(number.load(std::memory_order_relaxed)); };
         slices += get(m.slices);
@@ -381,7 +380,7 @@ nb::dict delay_dict(const Handle& handle) {
     double sum = 0;
     std::uint64_t events = 0, expired = 0, malformed = 0, missed = 0;
     Nanos longest = 0;
-    for (const auto& task : handle.tasks()) {
+    for (const auto& task : tasks_of(handle)) {
         const auto* subscription = dynamic_cast<const SubscriptionTask*>(task.get());
         const Delays* delays = subscription ? subscription->delays() : nullptr;
         if (delays == nullptr) continue;
@@ -656,7 +655,7 @@ NB_MODULE(_core, m) {
         .def("set_share", &Timer::set_share, "share"_a)
         .def_prop_ro("active", &Timer::active)
         .def_prop_ro("period", &Timer::period)
-        .def("meter", [](const Timer& self) { return meter_dict({&self.task()}); })
+        .def("meter", [](const Timer& self) { return meter_dict({self.held_task()}); })
         .def("statistics", [](const Timer& self) {
             const TimerTask& task = self.task();
             nb::dict d;
@@ -687,7 +686,7 @@ NB_MODULE(_core, m) {
         .def("set_share", &Publisher::set_share, "share"_a)
         .def_prop_ro("active", &Publisher::active)
         .def("meter", [](const Publisher& self) {
-            return meter_dict(self.task() ? std::vector{self.task()} : std::vector<const Task*>{});
+            return meter_dict(self.task() ? Tasks{self.task()} : Tasks{});
         })
         .def_prop_ro("targets", &Publisher::targets)
         .def_prop_ro("sequence", &Publisher::sequence)

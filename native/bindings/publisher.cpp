@@ -29,24 +29,45 @@ std::uint32_t remaining_us(Nanos expires, Nanos now) {
 
 }  // namespace
 
-// A thread that finds another one waiting in here lets go of the interpreter's lock before it waits too.
-class Publisher::Turn {
-   public:
-    explicit Turn(std::mutex& mutex) : mutex_(mutex) {
-        if (mutex_.try_lock()) return;
-        Released released;
-        mutex_.lock();
-    }
-    ~Turn() { mutex_.unlock(); }
+bool Publisher::try_take() {
+    std::lock_guard lock(mutex_);
+    if (taken_) return false;
+    taken_ = true;
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    return true;
+}
 
-   private:
-    std::mutex& mutex_;
-};
+// May block, without the interpreter's lock.
+bool Publisher::take(Nanos deadline, const Interrupted* interrupted, Outcome& outcome) {
+    std::unique_lock lock(mutex_);
+    while (taken_) {
+        const Nanos now = now_ns();
+        if (closed_.load(std::memory_order_relaxed)) outcome.code = Outcome::Code::closed;
+        else if (now >= deadline) outcome.code = Outcome::Code::timeout;
+        if (!outcome.ok()) return false;
+        wait_until(passed_, lock, std::min(deadline, now + kLook));
+        if (interrupted == nullptr || !taken_) continue;
+        lock.unlock();
+        if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
+        lock.lock();
+        if (!outcome.ok()) return false;
+    }
+    taken_ = true;
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    return true;
+}
+
+void Publisher::pass() {
+    std::lock_guard lock(mutex_);
+    owner_.store({}, std::memory_order_relaxed);
+    taken_ = false;
+    passed_.notify_one();
+}
 
 Publisher::~Publisher() {
     if (node_->forked()) {
         new std::shared_ptr<Node>(std::move(node_));
-        sender_.release();
+        new std::shared_ptr<Sender>(std::move(sender_));
         return;
     }
     close();
@@ -63,18 +84,24 @@ bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t
             return true;
         }
     }
-    auto made = std::make_shared<Target>(*peer, node_->subscription_flow(*peer, flow, least_charge), incarnation,
-                                         static_cast<std::uint32_t>(random_u64()), retains_);
-    {
-        Turn turn(mutex_);  // settle() walks them
-        targets_.push_back({std::move(made), std::move(where)});
+    // Whether it is to have the last value: the filter looks at that one's properties.
+    bool owed = retains_;
+    if (owed && where) {
+        Reference properties = retained_properties_ ? Reference::share(retained_properties_.get())
+                                                    : Reference::steal(PyDict_New());
+        Reference verdict = Reference::steal(properties ? PyObject_CallOneArg(where.get(), properties.get()) : nullptr);
+        owed = verdict && PyObject_IsTrue(verdict.get()) == 1;
+        PyErr_Clear();
     }
+    targets_.push_back({std::make_shared<Target>(*peer, node_->subscription_flow(*peer, incarnation, flow, least_charge),
+                                                 incarnation, static_cast<std::uint32_t>(random_u64()), owed),
+                        std::move(where)});
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
     return true;
 }
 
 void Publisher::leave(std::uint16_t id, std::uint32_t flow) {
-    Turn turn(mutex_);
+    if (node_->forked()) return;
     std::erase_if(targets_, [&](const Served& served) {
         const auto& target = served.target;
         if (target->peer.id != id || target->flow.id.load(std::memory_order_relaxed) != flow) return false;
@@ -85,8 +112,7 @@ void Publisher::leave(std::uint16_t id, std::uint32_t flow) {
 }
 
 void Publisher::close(Nanos drain) {
-    if (closed_) return;
-    closed_ = true;
+    if (node_->forked() || closed_.exchange(true)) return;
     if (sender_) {
         Released released;
         const Nanos until = now_ns() + drain;
@@ -95,10 +121,7 @@ void Publisher::close(Nanos drain) {
         }
     }
     std::vector<Served> old;
-    {
-        Turn turn(mutex_);
-        old.swap(targets_);
-    }
+    old.swap(targets_);
     for (const auto& [target, where] : old) {
         target->left.store(true, std::memory_order_seq_cst);
         target->peer.wake();
@@ -113,8 +136,12 @@ std::size_t Publisher::pending() {
     return queue_.size();
 }
 
-bool Publisher::gone(const Target& target) const {
-    return target.left.load(std::memory_order_seq_cst) || target.flow.withdrawn.load(std::memory_order_seq_cst);
+bool Publisher::gone(const Target& target) {
+    if (target.left.load(std::memory_order_seq_cst) || target.flow.withdrawn.load(std::memory_order_seq_cst)) return true;
+    // Connected with another life of that node: the subscription was of the one before, or is not known
+    // there yet.
+    return target.peer.session.load(std::memory_order_seq_cst) != 0 &&
+           target.peer.incarnation.load(std::memory_order_seq_cst) != target.incarnation;
 }
 
 // Those whose filter lets it pass. A filter that fails lets nothing pass.
@@ -145,6 +172,17 @@ bool Publisher::wanted(PyObject* properties, Chosen& chosen) {
         chosen.push_back(target);
     }
     return true;
+}
+
+// For those who come later; and those who do not want this one are owed nothing any more.
+void Publisher::keep_properties(PyObject* properties, const Chosen& chosen) {
+    Reference copy;
+    if (properties != nullptr && properties != Py_None) copy = Reference::steal(PyDict_Copy(properties));
+    PyErr_Clear();  // a mapping that is no dict: looked at as if it had none
+    retained_properties_ = std::move(copy);
+    for (const auto& [target, where] : targets_) {
+        if (where && std::find(chosen.begin(), chosen.end(), target) == chosen.end()) target->owed = false;
+    }
 }
 
 bool Publisher::read_ttl(PyObject* ttl, Nanos& expires) {
@@ -182,6 +220,7 @@ PyObject* Publisher::publish(PyObject* data, PyObject* properties, PyObject* ttl
     }
     Chosen chosen;
     if (!wanted(properties, chosen)) return nullptr;
+    if (retains_) keep_properties(properties, chosen);
     const Message message{static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)};
     return send(chosen, {{topic_, 0, 0, 0, 0, 0}, said, &message, 1, expires});
 }
@@ -244,7 +283,7 @@ Attempt Publisher::attempt(Target& target, const Load& load, std::size_t done, s
     const std::uint32_t session = target.peer.session.load(std::memory_order_seq_cst);
     if (session == 0) return {Status::not_connected};
     if (target.bound != session) {
-        const Attempt bound = node_->try_bind(target.peer, target.flow, session, {topic_, target.epoch, target.number, name_});
+        const Attempt bound = node_->try_bind(target.peer, target.flow, session, {topic_, target.epoch, name_});
         if (bound.status != Status::sent) return bound;
         target.bound = session;
     }
@@ -252,8 +291,8 @@ Attempt Publisher::attempt(Target& target, const Load& load, std::size_t done, s
     head.number = target.number;
     head.sequence += done;
     if (load.expires != 0) head.ttl_us = remaining_us(load.expires, now_ns());
-    const Attempt attempt = node_->try_events(target.peer, target.flow, head, load.properties, load.events + done,
-                                              load.count - done, taken);
+    const Attempt attempt = node_->try_events(target.peer, target.flow, session, head, load.properties,
+                                              load.events + done, load.count - done, taken);
     target.number += static_cast<std::uint32_t>(taken);
     return attempt;
 }
@@ -356,7 +395,12 @@ bool Publisher::send_queued(Nanos until, Sender& sender) {
         const Message data{event.data.data(), event.data.size()};
         const Load load{event.head, {event.properties.data(), event.properties.size()}, &data, 1, event.expires};
         if (load.expires == 0 || now_ns() < load.expires) {
-            std::lock_guard lock(mutex_);
+            Outcome outcome;
+            if (!take(kNever, nullptr, outcome)) return false;  // it was closed
+            struct Passed {
+                ~Passed() { publisher.pass(); }
+                Publisher& publisher;
+            } passed{*this};
             for (const auto& [target, gap] : event.gaps) target->number += gap;
             if (retains_) retain(load);
             std::vector<Rest> rest;
@@ -387,35 +431,44 @@ void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vec
         do {
             tried = attempt(*target, load, done, taken);
             done += taken;
-        } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again));
-        if (done < load.count) rest.push_back({target.get(), done, tried});
+        } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !gone(*target));
+        if (done < load.count && !gone(*target)) rest.push_back({target.get(), done, tried});
     }
 }
 
-// Whoever drops rather than waits leaves out those that have no room; they see it in the numbers.
-void Publisher::drop(const Load& load, std::vector<Rest>& rest) {
-    std::erase_if(rest, [&](Rest& one) {
-        if (one.attempt.status == Status::large || one.attempt.status == Status::closed) return false;
+void Publisher::pass_over(const Load& load, std::vector<Rest>& rest) {
+    for (Rest& one : rest) {
         if (one.attempt.status == Status::not_connected) node_->want_connection(one.target->peer);
         if (one.attempt.status == Status::no_credit) node_->want_credit(one.target->peer, one.attempt);
         one.target->number += static_cast<std::uint32_t>(load.count - one.done);
         dropped_.fetch_add(load.count - one.done, std::memory_order_relaxed);
-        return true;
-    });
+    }
+    rest.clear();
 }
 
-// May block; without the interpreter's lock, with the mutex. The first failure that is the publisher's
+// May block; without the interpreter's lock, with the turn. The first failure that is the publisher's
 // concern; the others still get theirs, unless the node is closed or somebody is out of patience.
 Outcome Publisher::send_rest(const Load& load, std::vector<Rest>& rest, Nanos deadline, Nanos began,
                              const Interrupted* signalled, std::uint16_t& at, std::size_t& left_over) {
     Outcome outcome;
+    bool raised = false;
     waits_.fetch_add(1, std::memory_order_relaxed);
     for (Rest& one : rest) {
         Target& target = *one.target;
-        const Interrupted interrupted = [&] { return (signalled && (*signalled)()) || gone(target); };
+        const auto lose_rest = [&] { target.number += static_cast<std::uint32_t>(load.count - one.done); };
+        if (raised || outcome.code == Outcome::Code::closed) {
+            lose_rest();
+            continue;
+        }
+        const Interrupted interrupted = [&] {
+            raised = raised || (signalled && (*signalled)());
+            return raised || gone(target);
+        };
         Node::Sending sending{target.peer, deadline, began};
-        Attempt tried = one.attempt;
+        // It may have got room while others were waited for.
         std::size_t taken = 0;
+        Attempt tried = attempt(target, load, one.done, taken);
+        one.done += taken;
         while (one.done < load.count && !gone(target)) {
             Outcome ended;
             if (tried.status == Status::large) {
@@ -427,35 +480,39 @@ Outcome Publisher::send_rest(const Load& load, std::vector<Rest>& rest, Nanos de
                 std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
                 if (load.properties.size != 0) prefix.append(load.properties.data, load.properties.size);
                 sending.went = false;
+                sending.only_in = target.bound;
                 ended = node_->send_large(sending, kEventKind, load.events[one.done], &interrupted, 0,
                                           {prefix.data(), prefix.size()}, &target.flow);
                 if (ended.ok() && sending.went) {
                     ++target.number;
                     ++one.done;
                 }
-            } else {
+            } else if (tried.status != Status::sent) {
                 ended = node_->wait(sending, tried, &interrupted);
             }
             if (!ended.ok()) {
-                if (gone(target)) break;
-                // One that cannot be reached is not the publisher's trouble: it will say so itself when
-                // it is back, and its state here expires otherwise.
-                if (ended.code == Outcome::Code::unreachable) {
+                if (raised) {
+                    outcome = ended;
+                } else if (gone(target)) {
+                    break;
+                } else if (ended.code == Outcome::Code::unreachable) {
+                    // One that cannot be reached is not the publisher's trouble: it will say so itself
+                    // when it is back, and its state here expires otherwise.
                     lost_.fetch_add(load.count - one.done, std::memory_order_relaxed);
                 } else if (outcome.ok()) {
                     outcome = ended;
                     at = target.peer.id;
                     left_over = one.done;
                 }
-                target.number += static_cast<std::uint32_t>(load.count - one.done);
                 break;
             }
             if (one.done == load.count) break;
             tried = attempt(target, load, one.done, taken);
             one.done += taken;
         }
-        if (outcome.code == Outcome::Code::interrupted || outcome.code == Outcome::Code::closed) break;
+        if (one.done < load.count) lose_rest();
     }
+    if (raised) outcome.code = Outcome::Code::interrupted;
     return outcome;
 }
 
@@ -469,8 +526,12 @@ void Publisher::retain(const Load& load) {
 }
 
 bool Publisher::settle() {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return false;  // somebody publishes: that is newer
+    if (node_->forked()) return true;
+    if (!try_take()) return false;  // somebody publishes: that is newer
+    struct Passed {
+        ~Passed() { publisher.pass(); }
+        Publisher& publisher;
+    } passed{*this};
     bool all = true;
     if (!retained_) return true;
     const Message data{retained_->data.data(), retained_->data.size()};
@@ -489,7 +550,8 @@ bool Publisher::settle() {
         const Attempt tried = attempt(*target, load, 0, taken);
         if (tried.status == Status::no_credit) node_->want_credit(target->peer, tried);
         if (tried.status == Status::not_connected) node_->want_connection(target->peer);
-        if (taken != 0) {
+        // What goes in fragments has to wait for each of them: it is not for those who come later.
+        if (taken != 0 || tried.status == Status::large || tried.status == Status::closed) {
             target->owed = false;
         } else {
             all = false;
@@ -507,12 +569,20 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
         // A signal handler, while this very thread waits for room.
         return raise("WouldBlock", "publish() inside a publish() of the same publisher that waits; use another thread");
     }
-    Turn turn(mutex_);
-    struct Owned {
-        ~Owned() { owner.store({}, std::memory_order_relaxed); }
-        std::atomic<std::thread::id>& owner;
-    } owned{owner_};
-    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    Outcome outcome;
+    std::uint16_t at = 0;
+    std::size_t left_over = 0;
+    if (!try_take()) {
+        if (!may_wait("publish()", "publish_async()")) return nullptr;
+        Released released;
+        Scheduler::Blocked blocked;
+        take(deadline, released.interrupted(), outcome);
+    }
+    if (!outcome.ok()) return raise_outcome(outcome, at, kEventKind, now_ns() - began, left_over);
+    struct Passed {
+        ~Passed() { publisher.pass(); }
+        Publisher& publisher;
+    } passed{*this};
     load.head.sequence = sequence_.load(std::memory_order_relaxed) + 1;
     load.head.time_ns = wall_clock_ns();
     sequence_.store(load.head.sequence + load.count - 1, std::memory_order_relaxed);
@@ -521,12 +591,21 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
     send_what_goes(targets, load, rest);
     if (rest.empty()) Py_RETURN_NONE;
     if (node_->fresh()) return raise_not_started();
-    if (when_full_ == WhenFull::drop_newest) drop(load, rest);
-    if (rest.empty()) Py_RETURN_NONE;
-    if (!may_wait("publish()", "publish_async()")) return nullptr;
-    Outcome outcome;
-    std::uint16_t at = 0;
-    std::size_t left_over = 0;
+    if (when_full_ == WhenFull::drop_newest) {
+        std::vector<Rest> large;
+        std::erase_if(rest, [&](const Rest& one) {
+            const bool waits = one.attempt.status == Status::large || one.attempt.status == Status::closed;
+            if (waits) large.push_back(one);
+            return waits;
+        });
+        pass_over(load, rest);
+        rest.swap(large);
+        if (rest.empty()) Py_RETURN_NONE;
+    }
+    if (!may_wait("publish()", "publish_async()")) {
+        pass_over(load, rest);
+        return nullptr;
+    }
     {
         Released released;
         outcome = send_rest(load, rest, deadline, began, released.interrupted(), at, left_over);

@@ -32,7 +32,7 @@ class Publisher {
           capacity_(options.capacity),
           encode_(std::move(encode)),
           encode_message_(std::move(encode_message)),
-          sender_(options.capacity != 0 ? std::make_unique<Sender>(*this) : nullptr) {}
+          sender_(options.capacity != 0 ? std::make_shared<Sender>(*this) : nullptr) {}
     ~Publisher();
 
     // A subscription of another node, or of this one: its flow there, what it charges at the least, and
@@ -54,7 +54,7 @@ class Publisher {
     // Only with a queue of its own. False: there is not so much time left.
     bool set_share(double share) { return sender_ && node_->scheduler().set_share(*sender_, share); }
     bool active() const { return !closed_; }
-    const Task* task() const { return sender_.get(); }
+    std::shared_ptr<const Task> task() const { return sender_; }
     std::size_t pending();
     // Gives the last value to those who came after it, if it is kept. Never blocks; false when some
     // have no room for it yet.
@@ -76,10 +76,10 @@ class Publisher {
         const std::uint64_t incarnation;
         const std::uint32_t epoch;
         std::atomic<bool> left{false};  // it is served no longer
-        // With the publisher's mutex:
+            // With the publisher's turn:
         std::uint32_t number = 1;   // of the next event
         std::uint32_t bound = 0;    // the session in which the name was said
-        bool owed;                  // it has not seen the last value yet
+        std::atomic<bool> owed;     // it has not seen the last value yet
     };
     struct Served {
         std::shared_ptr<Target> target;
@@ -131,7 +131,6 @@ class Publisher {
         Publisher& publisher_;
     };
 
-    class Turn;
     bool wanted(PyObject* properties, Chosen& chosen);
     void lose(const Queued& event, Gaps& after);
     bool send_queued(Nanos until, Sender& sender);
@@ -139,16 +138,18 @@ class Publisher {
     bool make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     PyObject* send(const Chosen& targets, Load load);
     void send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest);
-    void drop(const Load& load, std::vector<Rest>& rest);
     Outcome send_rest(const Load& load, std::vector<Rest>& rest, Nanos deadline, Nanos began,
                       const Interrupted* signalled, std::uint16_t& at, std::size_t& left_over);
     void retain(const Load& load);
+    void keep_properties(PyObject* properties, const Chosen& chosen);
     bool send_spans(const std::vector<Message>& spans, Nanos expires);
     bool open() const;
     // When it is worth nothing any more; 0: never. False with an exception set.
     static bool read_ttl(PyObject* ttl, Nanos& expires);
     Attempt attempt(Target& target, const Load& load, std::size_t done, std::size_t& taken);
-    bool gone(const Target& target) const;
+    static bool gone(const Target& target);
+    // Those that cannot have it now: asked for, and they see a gap.
+    void pass_over(const Load& load, std::vector<Rest>& rest);
 
     std::shared_ptr<Node> node_;
     const std::uint32_t topic_;
@@ -160,18 +161,24 @@ class Publisher {
     Reference encode_message_;
     // With the interpreter's lock:
     std::vector<Served> targets_;
-    bool closed_ = false;
-    // Of numbers and order; held while somebody waits for credit. Taken without the interpreter's lock,
-    // or by try-lock.
+    Reference retained_properties_;  // dict, or null
+    std::atomic<bool> closed_{false};  // written with the interpreter's lock
+    // Whose turn it is: of numbers and order. Held while somebody waits for credit, so nobody waits for
+    // it with the interpreter's lock, and nobody for longer than his own deadline.
     std::mutex mutex_;
-    std::atomic<std::thread::id> owner_{};  // the thread that holds it
+    std::condition_variable passed_;
+    bool taken_ = false;
+    std::atomic<std::thread::id> owner_{};
+    bool try_take();
+    bool take(Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
+    void pass();
     std::optional<Retained> retained_;
     // The queue of its own. Its mutex is taken without the other, or inside it.
     std::mutex queue_mutex_;
     std::condition_variable room_;
     std::deque<Queued> queue_;
     Gaps gaps_;  // before the next one that comes
-    std::unique_ptr<Sender> sender_;
+    std::shared_ptr<Sender> sender_;
     std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};
 };
 

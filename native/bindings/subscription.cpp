@@ -59,7 +59,7 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
         cursor_.next(message, size);
         EventView view;
         EventReader::Topic* topic = nullptr;
-        if (!view.read(message, size) || (topic = reader_.topic(run_.source, view.head.topic)) == nullptr) {
+        if (!view.read(message, size) || (topic = reader_.topic(run_.source, view.head.topic, run_.session)) == nullptr) {
             add(delays.malformed, 1);
             continue;
         }
@@ -113,7 +113,7 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
                 break;  // another topic: another batch
             } else if (view.head.expired(began - run_.arrived)) {
                 add(delays.expired, 1);
-            } else if (views_.empty() && (topic = reader_.topic(run_.source, view.head.topic)) == nullptr) {
+            } else if (views_.empty() && (topic = reader_.topic(run_.source, view.head.topic, run_.session)) == nullptr) {
                 add(delays.malformed, 1);
             } else {
                 missed += EventReader::missed(*topic, view.head.number);

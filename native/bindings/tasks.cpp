@@ -85,7 +85,7 @@ bool HandlerTask::run_slice(Nanos until) {
             }
             handle(until);
             if (begun_) break;
-        } while (now_ns() < until && queue.pop(run_, slice_));
+        } while (now_ns() < until && !outranked() && queue.pop(run_, slice_));
         handler_->busy_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - began), std::memory_order_relaxed);
     }
     return begun_ || !queue.empty();

@@ -87,8 +87,6 @@ Timer::~Timer() {
     }
     close();
     PyErr_Clear();
-    // If it could not be waited for, or is this very call: it is left to itself.
-    if (task_.use_count() == 1 && Scheduler::on_scheduler_thread()) new std::shared_ptr<TimerTask>(task_);
 }
 
 bool Timer::close() {
@@ -99,6 +97,8 @@ bool Timer::close() {
     if (!active_) return true;
     active_ = false;
     bool raised = false;
+    // Perhaps in its own call, which goes on after the last reference is gone.
+    if (Scheduler::on_scheduler_thread()) new std::shared_ptr<TimerTask>(task_);
     {
         Released released;
         node_->timers().remove(*task_);

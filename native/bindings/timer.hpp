@@ -46,6 +46,7 @@ class Timer {
     bool active() const { return active_; }
     bool set_share(double share) { return node_->scheduler().set_share(*task_, share); }
     const TimerTask& task() const { return *task_; }
+    std::shared_ptr<const Task> held_task() const { return task_; }
     double period() const { return static_cast<double>(task_->period_) / 1e9; }
 
    private:

@@ -82,6 +82,16 @@ struct OutFlow {
     int idle_ticks = 0;
 };
 
+// Of a subscription, for a session that begins now; with the peer's mutex.
+inline void begin_session(OutFlow& flow, std::uint32_t session) {
+    flow.window.store(0, std::memory_order_relaxed);
+    flow.asked.store(false, std::memory_order_relaxed);
+    flow.confirmed = 0;
+    flow.at_session_start = flow.messages.load(std::memory_order_relaxed);
+    flow.session = session;
+    flow.in_flight.reset(session);
+}
+
 // The receiver's side of a flow from one peer.
 struct InFlow {
     InFlow(Peer* peer_, Registration* registration_) : peer(peer_), registration(registration_) {}

@@ -210,6 +210,7 @@ void Node::take_down(Peer& peer, const std::string& reason) {
             if (flow.kind != 0) peer.kinds.set(flow.kind, nullptr);
         };
         for (auto& [kind, flow] : peer.out_flows) close_flow(*flow);
+        for (auto& [key, flow] : peer.subscription_flows) close_flow(*flow);
         for (auto& flow : peer.old_flows) {
             if (flow->session == peer.sessions) close_flow(*flow);
         }
@@ -557,8 +558,12 @@ void Node::start_sending(Peer& peer) {
     peer.block_left = 0;
     peer.attempts = 0;
     ++peer.connects;
-    peer.session.store(peer.sessions, std::memory_order_seq_cst);
-    start_subscription_flows(peer);
+    {
+        // A producer that sees the session finds the windows of the last one gone.
+        std::lock_guard lock(peer.mutex);
+        for (auto& [key, flow] : peer.subscription_flows) begin_session(*flow, peer.sessions);
+        peer.session.store(peer.sessions, std::memory_order_seq_cst);
+    }
     peer.wake();
 }
 

@@ -270,6 +270,7 @@ void Node::remove_registration(const std::shared_ptr<Registration>& registration
     }
     registration->queue->close();
     registration->queue->clear();
+    if (registration->topics) registration->topics->clear();
     if (phase_.load(std::memory_order_acquire) == Phase::running) {
         selector_.post([this, registration] { announce(*registration); });
     }
@@ -342,6 +343,10 @@ std::vector<PeerStatistics> Node::statistics() {
             };
             for (auto& [kind, flow] : peer->out_flows) add_out(*flow);
             for (auto& flow : peer->old_flows) add_out(*flow);
+            {
+                std::lock_guard lock(peer->mutex);
+                for (auto& [key, flow] : peer->subscription_flows) add_out(*flow);
+            }
             add_out(peer->unannounced);
             for (std::uint32_t id = 0; id < peer->in_flows.size(); ++id) {
                 if (!peer->in_flows[id]) continue;

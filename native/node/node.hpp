@@ -224,6 +224,7 @@ class Node {
         Nanos connect_deadline = 0;
         std::uint64_t failures = 0;
         bool went = false;  // send_large: it was more than a wait for a connection
+        std::uint32_t only_in = 0;   // send_large: in this session, or not at all
         std::uint32_t asked_in = 0;  // an answer: the session that its request came in, and it is worth
                                      // nothing after
     };
@@ -242,17 +243,18 @@ class Node {
     // --- topics (topics.cpp): attempts never block -------------------------------------------------
     // The way to a subscription of that peer, which has told its flow and its least charge. It lives as
     // long as the node.
-    OutFlow& subscription_flow(Peer& peer, std::uint32_t flow, std::uint32_t least_charge);
+    OutFlow& subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge);
     // Everything that a publisher says before its first event in a session.
     struct Binding {
-        std::uint32_t topic, epoch, number;
+        std::uint32_t topic, epoch;
         std::string_view name;
     };
     Attempt try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding);
     // One event, or as many as one frame takes; the head is that of the first. Without a limit to their
     // number only events without properties.
-    Attempt try_events(Peer& peer, OutFlow& flow, EventHead head, Message properties, const Message* events,
-                       std::size_t count, std::size_t& taken);
+    // `again` when that session is over.
+    Attempt try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
+                       const Message* events, std::size_t count, std::size_t& taken);
 
     // --- requests --------------------------------------------------------------------------------
     std::shared_ptr<Pending> add_request(Peer& peer, std::uint16_t kind) { return requests_.add(peer, kind); }
@@ -389,7 +391,7 @@ class Node {
     // receive.cpp: on the selector thread
     bool back_control(Peer& peer, const Header& header, std::string_view payload);
     bool forward_control(Channel& channel, Peer& peer, const Header& header, std::string_view payload);
-    std::uint32_t least_charge(std::uint16_t kind, std::uint32_t flow) const;
+    std::uint32_t least_charge(std::uint16_t kind, std::uint32_t flow);
     Registration* registration_for(std::uint16_t kind, std::uint32_t flow);
     InFlow& in_flow(Peer& peer, std::uint32_t flow);
     void park(Peer& peer, const RunView& view);
@@ -414,7 +416,7 @@ class Node {
     void announce(Registration& registration);
     bool got_bind(Peer& peer, std::uint32_t flow, std::string_view payload);
     std::shared_ptr<Registration> make_registration(std::uint16_t kind, std::uint64_t capacity, WhenFull when_full);
-    void start_subscription_flows(Peer& peer);
+    Registration* flow_of(std::uint32_t id);
     void return_idle_windows(Peer& peer);
     void queue_credit(InFlow& flow, bool confirm = false);
     void give_credit(Run& run, std::uint32_t due);

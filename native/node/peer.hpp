@@ -132,8 +132,8 @@ class Peer {
     std::uint64_t next_flush = 0, flushed = 0;
     std::uint64_t first_flush = 0;  // of this session: those before it are answered by nobody
     std::vector<InFlow*> credits_due;
-    // To subscriptions, by flow: made by publishers, changed by the selector.
-    std::unordered_map<std::uint32_t, std::unique_ptr<OutFlow>> subscription_flows;
+    // To subscriptions, by the life of the peer and the flow: made by publishers, changed by the selector.
+    std::map<std::pair<std::uint64_t, std::uint32_t>, std::unique_ptr<OutFlow>> subscription_flows;
     std::string forward;  // control frames for the channel we send on; written at frame boundaries
     std::string back;     // control frames for the channel we receive on
     std::atomic<int> flushes{0};  // asked for and not answered
@@ -154,7 +154,7 @@ class Peer {
     Nanos held_since = 0;
     bool ending = false;  // and it is done
     std::uint32_t features = 0;  // that both ends have
-    std::uint64_t incarnation = 0;
+    std::atomic<std::uint64_t> incarnation{0};  // set before the session, and read by publishers
     std::string explicit_address;  // under mutex: add_peer and remove_peer change it
     std::string learned_address;
     bool undiallable = false;  // it has no listener: it opens both channels

@@ -21,6 +21,14 @@ constexpr std::size_t kMostOldFlows = 65536;
 
 }  // namespace
 
+namespace {
+
+std::string announcement(const Registration& registration) {
+    return ByteWriter().put(registration.kind).put(registration.least_charge).bytes();
+}
+
+}  // namespace
+
 // --- credit ----------------------------------------------------------------------------------------
 
 void Node::give_credit(Run& run, std::uint32_t due) {
@@ -104,14 +112,14 @@ void Node::queue_credit(InFlow& flow, bool confirm) {
 
 // What the sender charged a message at the least: what it was told of the flow, even if that has
 // been withdrawn since.
-std::uint32_t Node::least_charge(std::uint16_t kind, std::uint32_t flow) const {
-    const Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
+std::uint32_t Node::least_charge(std::uint16_t kind, std::uint32_t flow) {
+    const Registration* registration = flow_of(flow);
     return registration && registration->kind == kind ? registration->least_charge : 0;
 }
 
 // Who gets it: the flow's registration, or whoever has the kind by now. Null: nobody.
 Registration* Node::registration_for(std::uint16_t kind, std::uint32_t flow) {
-    Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
+    Registration* registration = flow_of(flow);
     if (registration == nullptr || registration->kind != kind ||
         !registration->active.load(std::memory_order_acquire)) {
         registration = by_kind_[kind].load(std::memory_order_acquire);
@@ -245,12 +253,12 @@ void Node::share_window(Registration& registration) {
 
 void Node::open_flow(Peer& peer, std::uint32_t id) {
     if (id == 0) return;
-    Registration* registration = id < flows_.size() ? flows_[id] : nullptr;
-    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) {
+    Registration* registration = flow_of(id);
+    if (registration == nullptr) return;  // it was never given out, not in this life
+    if (!registration->active.load(std::memory_order_acquire)) {
         // A kind was withdrawn before; a subscription only from those who had opened it.
-        const bool event = registration == nullptr || registration->topics;
-        if (!event) return;
-        peer.send_back(Control::withdraw, ByteWriter().put(kEventKind).put(std::uint32_t{0}).bytes(), id);
+        if (!registration->topics) return;
+        peer.send_back(Control::withdraw, announcement(*registration), id);
         add_interest(peer, kWriteBack);
         return;
     }
@@ -309,35 +317,42 @@ void Node::retry_opens() {
 
 // The sender's part: a flow that nobody has used for a while gives its window back.
 void Node::return_idle_windows(Peer& peer) {
+    auto look = [&](OutFlow& flow) {
+        const std::uint64_t messages = flow.messages.load(std::memory_order_relaxed);
+        const bool used = messages != flow.seen ||
+                          flow.in_flight.count(peer.session.load(std::memory_order_relaxed)) >= flow.unit;
+        flow.seen = messages;
+        if (used || flow.window.load(std::memory_order_relaxed) == 0) {
+            flow.idle_ticks = 0;
+            return false;
+        }
+        if (++flow.idle_ticks < kIdleTicks) return false;
+        flow.idle_ticks = 0;
+        return true;
+    };
+    auto give_back = [&](OutFlow& flow) {
+        // Queued before anybody can find the window gone and ask for another.
+        peer.send_forward(Control::shut, {}, flow.id.load(std::memory_order_relaxed));
+        flow.asked.store(false, std::memory_order_seq_cst);
+        flow.window.store(0, std::memory_order_seq_cst);
+        add_interest(peer, kWrite);
+        peer.wake();  // whoever waited for credit on it asks again
+    };
     for (auto& [kind, flow] : peer.out_flows) {
-        if (peer.kinds.find(kind) != flow.get()) continue;  // withdrawn
-        const std::uint64_t messages = flow->messages.load(std::memory_order_relaxed);
-        const bool used = messages != flow->seen ||
-                          flow->in_flight.count(peer.session.load(std::memory_order_relaxed)) >= flow->unit;
-        flow->seen = messages;
-        if (used || flow->window.load(std::memory_order_relaxed) == 0) {
-            flow->idle_ticks = 0;
-        } else if (++flow->idle_ticks >= kIdleTicks) {
-            flow->idle_ticks = 0;
-            // Queued before anybody can find the window gone and ask for another.
-            peer.send_forward(Control::shut, {}, flow->id.load(std::memory_order_relaxed));
-            flow->asked.store(false, std::memory_order_seq_cst);
-            flow->window.store(0, std::memory_order_seq_cst);
-            add_interest(peer, kWrite);
-            peer.wake();  // whoever waited for credit on it asks again
+        if (peer.kinds.find(kind) == flow.get() && look(*flow)) give_back(*flow);  // else it is withdrawn
+    }
+    std::vector<OutFlow*> idle;
+    {
+        std::lock_guard lock(peer.mutex);
+        for (auto& [key, flow] : peer.subscription_flows) {
+            if (key.first != peer.incarnation || flow->withdrawn.load(std::memory_order_relaxed)) continue;
+            if (look(*flow)) idle.push_back(flow.get());
         }
     }
+    for (OutFlow* flow : idle) give_back(*flow);
 }
 
 // --- announcements ---------------------------------------------------------------------------------
-
-namespace {
-
-std::string announcement(const Registration& registration) {
-    return ByteWriter().put(registration.kind).put(registration.least_charge).bytes();
-}
-
-}  // namespace
 
 void Node::announce_all(Channel& channel) {
     for (const Registration* registration : flows_) {
@@ -389,13 +404,14 @@ void Node::announce(Registration& registration) {
 // Frames on the back direction of the channel we send on.
 bool Node::back_control(Peer& peer, const Header& header, std::string_view payload) {
     ByteReader reader(payload);
+    auto subscription_flow_of = [&]() -> OutFlow* {
+        std::lock_guard lock(peer.mutex);
+        const auto found = peer.subscription_flows.find({peer.incarnation.load(), header.flow});
+        return found == peer.subscription_flows.end() ? nullptr : found->second.get();
+    };
     auto flow_of = [&]() -> OutFlow* {
         if (header.flow == 0) return &peer.unannounced;
-        {
-            std::lock_guard lock(peer.mutex);
-            const auto found = peer.subscription_flows.find(header.flow);
-            if (found != peer.subscription_flows.end()) return found->second.get();
-        }
+        if (OutFlow* flow = subscription_flow_of()) return flow;
         for (auto& [kind, flow] : peer.out_flows) {
             if (flow->id.load(std::memory_order_relaxed) == header.flow) return flow.get();
         }
@@ -432,8 +448,9 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
         case Control::withdraw: {
             const auto kind = reader.get<std::uint16_t>();
             if (kind == kEventKind) {
-                if (OutFlow* flow = flow_of()) {
+                if (OutFlow* flow = subscription_flow_of()) {
                     flow->withdrawn.store(true, std::memory_order_seq_cst);
+                    flow->in_flight.reset(0);
                     flow->window.store(UINT32_MAX, std::memory_order_seq_cst);  // whoever waits goes on
                     peer.wake();
                 }

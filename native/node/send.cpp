@@ -356,6 +356,7 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, 
         busy.reset();
         return wait(sending, {Status::not_connected}, interrupted);
     }
+    if (sending.only_in != 0 && sending.only_in != session) return {};
     if (was_lost(sending, session)) return lost(peer);
     sending.session = session;
     if (message.size > message_limit(peer)) return too_large(peer, message.size);

@@ -9,16 +9,6 @@ namespace {
 
 constexpr std::size_t kMostNameBytes = 1024;
 
-// Caller: the peer's mutex.
-void begin_session(OutFlow& flow, std::uint32_t session) {
-    flow.window.store(0, std::memory_order_relaxed);
-    flow.asked.store(false, std::memory_order_relaxed);
-    flow.confirmed = 0;
-    flow.at_session_start = flow.messages.load(std::memory_order_relaxed);
-    flow.session = session;
-    flow.in_flight.reset(session);
-}
-
 }  // namespace
 
 // --- the subscriber ----------------------------------------------------------------------------------
@@ -44,20 +34,30 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     ByteReader reader(payload);
     const auto topic = reader.get<std::uint32_t>();
     const auto epoch = reader.get<std::uint32_t>();
-    const auto number = reader.get<std::uint32_t>();
     std::string name = reader.text();
     if (!reader.ok() || name.size() > kMostNameBytes) return false;
-    Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
-    // It was closed meanwhile, and its events go nowhere.
-    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) return true;
-    return registration->topics && registration->topics->bind(peer.id, topic, epoch, number, std::move(name));
+    Registration* registration = flow_of(flow);
+    // It was closed meanwhile, or was meant for another life of this node: its events go nowhere.
+    if (registration == nullptr || !registration->topics || !registration->active.load(std::memory_order_acquire)) {
+        return true;
+    }
+    return registration->topics->bind(peer.id, topic, epoch, peer.in_session, std::move(name));
+}
+
+// A registration by its flow. One that is quite new may not have reached the selector's own list yet.
+Registration* Node::flow_of(std::uint32_t id) {
+    if (id < flows_.size() && flows_[id] != nullptr) return flows_[id];
+    std::lock_guard lock(mutex_);
+    if (id >= registrations_.size() || !registrations_[id]) return nullptr;
+    if (id >= flows_.size()) flows_.resize(id + 1);
+    return flows_[id] = registrations_[id].get();
 }
 
 // --- the publisher -----------------------------------------------------------------------------------
 
-OutFlow& Node::subscription_flow(Peer& peer, std::uint32_t id, std::uint32_t least_charge) {
+OutFlow& Node::subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t id, std::uint32_t least_charge) {
     std::lock_guard lock(peer.mutex);
-    auto& flow = peer.subscription_flows[id];
+    auto& flow = peer.subscription_flows[{incarnation, id}];
     if (!flow) {
         flow = std::make_unique<OutFlow>(kEventKind);
         flow->id.store(id, std::memory_order_relaxed);
@@ -68,28 +68,22 @@ OutFlow& Node::subscription_flow(Peer& peer, std::uint32_t id, std::uint32_t lea
     return *flow;
 }
 
-// A session has begun; on the selector thread.
-void Node::start_subscription_flows(Peer& peer) {
-    std::lock_guard lock(peer.mutex);
-    for (auto& [id, flow] : peer.subscription_flows) begin_session(*flow, peer.sessions);
-}
-
 Attempt Node::try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding) {
     if (!sends_allowed()) return {Attempt::Status::closed};
     const std::string payload =
-        ByteWriter().put(binding.topic).put(binding.epoch).put(binding.number).text(binding.name).bytes();
+        ByteWriter().put(binding.topic).put(binding.epoch).text(binding.name).bytes();
     auto copy = [&](Ring& ring, std::uint64_t position) { ring.write(position, payload.data(), payload.size()); };
     const Header header{static_cast<std::uint32_t>(payload.size()), static_cast<std::uint16_t>(Control::bind), 0,
                         flow.id.load(std::memory_order_relaxed)};
     return put_uncharged(peer, header, session, Fill<decltype(copy)&>{nullptr, 0, 0, copy}, Haste::gather);
 }
 
-Attempt Node::try_events(Peer& peer, OutFlow& flow, EventHead head, Message properties, const Message* events,
-                         std::size_t count, std::size_t& taken) {
+Attempt Node::try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
+                         const Message* events, std::size_t count, std::size_t& taken) {
     taken = 0;
     if (!sends_allowed()) return {Attempt::Status::closed};
-    const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
-    if (session == 0 || peer.held.load(std::memory_order_seq_cst)) return {Attempt::Status::not_connected};
+    if (peer.held.load(std::memory_order_seq_cst)) return {Attempt::Status::not_connected};
+    if (peer.session.load(std::memory_order_seq_cst) != session) return {Attempt::Status::again};
     head.properties = static_cast<std::uint32_t>(properties.size);
     const std::uint32_t window = flow.window.load(std::memory_order_acquire);
     const std::uint32_t least = flow.least_charge.load(std::memory_order_relaxed);

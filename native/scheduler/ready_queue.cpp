@@ -16,7 +16,7 @@ ReadyQueue::ReadyQueue(Nanos period, int buckets, bool penalty)
       rest_credits_(period) {}
 
 Nanos ReadyQueue::allotment(const Task& task) const {
-    return static_cast<Nanos>(task.share_ * static_cast<double>(period_));
+    return std::max<Nanos>(1, static_cast<Nanos>(task.share_ * static_cast<double>(period_)));
 }
 
 // Never nothing: the library's own work has no share, and must go on beside shares that sum to one.

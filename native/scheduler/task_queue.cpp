@@ -210,7 +210,7 @@ void TaskQueue::clear() {
     std::deque<Run> old;
     {
         std::lock_guard lock(mutex_);
-        old.swap(runs_);
+        runs_.swap(old);
         pending_.store(0, std::memory_order_relaxed);
         pending_bytes_.store(0, std::memory_order_relaxed);
         runs_count_.store(0, std::memory_order_seq_cst);

@@ -19,6 +19,27 @@ namespace antiphon {
 
 enum class WhenFull : std::uint8_t { block, drop_oldest, drop_newest };
 
+// A deque that has no memory before something was put into it: a node may have very many queues, most of
+// which stay empty for ever.
+class RunDeque {
+   public:
+    bool empty() const { return !runs_ || runs_->empty(); }
+    std::size_t size() const { return runs_ ? runs_->size() : 0; }
+    Run& front() { return runs_->front(); }
+    Run& back() { return runs_->back(); }
+    void pop_front() { runs_->pop_front(); }
+    void push_back(Run&& run) {
+        if (!runs_) runs_ = std::make_unique<std::deque<Run>>();
+        runs_->push_back(std::move(run));
+    }
+    void swap(std::deque<Run>& other) {
+        if (runs_) runs_->swap(other);
+    }
+
+   private:
+    std::unique_ptr<std::deque<Run>> runs_;
+};
+
 class TaskQueue {
    public:
     using Finish = std::function<void(Run&)>;  // gives credit and memory back
@@ -91,7 +112,7 @@ class TaskQueue {
 
     std::mutex mutex_;
     std::condition_variable filled_;
-    std::deque<Run> runs_;
+    RunDeque runs_;
     std::vector<Slice*> slices_;
     int waiters_ = 0;
     Patience patience_;

@@ -666,11 +666,14 @@ TEST("a task can be forgotten while others give it a share") {
     for (const auto& task : background) scheduler.notify(*task);
     for (std::uint64_t i = 0; i < rounds; ++i) {
         auto task = std::make_unique<Busy>();
-        std::atomic<bool> over{false};
+        std::atomic<bool> forgetting{false}, over{false};
         std::thread giver([&] {
+            bool refused = false;
             for (std::uint64_t n = 0; !over.load(); ++n) {
                 const bool given = scheduler.set_share(*task, static_cast<double>(n % 5) / 10);
-                CHECK(given || over.load() || n > 0);
+                CHECK(given || forgetting.load());  // there is always so much left
+                CHECK(!given || !refused);          // and no way back
+                refused = !given;
             }
         });
         scheduler.notify(*task);
@@ -678,6 +681,7 @@ TEST("a task can be forgotten while others give it a share") {
             const Nanos until = now_ns() + static_cast<Nanos>(i % 7) * 100 * kMicrosecond;
             while (now_ns() < until) std::this_thread::yield();
         }
+        forgetting = true;
         CHECK(scheduler.forget(*task, kNever));
         const std::uint64_t slices = task->slices.load();
         CHECK(!scheduler.set_share(*task, 0.1));

@@ -1,7 +1,9 @@
 // What a subscription knows of the topics that come to it: their names, and which event is next.
 //
 // A publisher binds its number of a topic to the name before the first event of every connection, on
-// the same connection: an event never comes before its name.
+// the same connection: an event never comes before its name. Events may lie in the queue while their
+// publisher's node begins a new life, in which the number means something else; so a binding holds
+// from its session on, until the next one's.
 #pragma once
 
 #include <atomic>
@@ -10,39 +12,52 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace antiphon {
 
 struct BoundTopic {
     std::string name;
-    std::uint32_t epoch;  // drawn by the publisher for each subscription that it serves
+    std::uint32_t epoch;    // drawn by the publisher for each subscription that it serves
+    std::uint32_t session;  // the first one that it holds in
     // The number that comes next; only the thread that hands out this subscription's events looks at it.
-    std::uint32_t next;
+    std::uint32_t next = 1;
 };
 
 class TopicNames {
    public:
     static constexpr std::size_t kMost = 1 << 20;  // a peer that binds more wants our memory
 
-    // The publisher says: my topic has this name, and the next event this number. False: too many.
-    bool bind(std::uint16_t source, std::uint32_t topic, std::uint32_t epoch, std::uint32_t number, std::string name) {
+    // In that session the publisher says: my topic has this name. False: too many.
+    bool bind(std::uint16_t source, std::uint32_t topic, std::uint32_t epoch, std::uint32_t session, std::string name) {
         std::lock_guard lock(mutex_);
-        auto& bound = topics_[key(source, topic)];
+        auto found = topics_.find(key(source, topic));
+        if (found == topics_.end()) {
+            if (topics_.size() >= kMost) return false;
+            found = topics_.emplace(key(source, topic), Bindings{}).first;
+        }
+        Bindings& bindings = found->second;
         // The same as before, on another connection: what was lost in between shows in the numbers.
-        if (bound && bound->epoch == epoch && bound->name == name) return true;
-        bound = std::make_shared<BoundTopic>(BoundTopic{std::move(name), epoch, number});
-        ++version_;
-        return topics_.size() <= kMost;
+        if (!bindings.empty() && bindings.back()->epoch == epoch && bindings.back()->name == name) return true;
+        if (bindings.size() >= kKept) bindings.erase(bindings.begin());
+        bindings.push_back(std::make_shared<BoundTopic>(BoundTopic{std::move(name), epoch, session}));
+        version_.fetch_add(1, std::memory_order_release);
+        return true;
     }
-    void forget(std::uint16_t source) {
+    void clear() {
         std::lock_guard lock(mutex_);
-        std::erase_if(topics_, [&](const auto& entry) { return entry.first >> 32 == source; });
-        ++version_;
+        topics_.clear();
+        version_.fetch_add(1, std::memory_order_release);
     }
-    std::shared_ptr<BoundTopic> find(std::uint16_t source, std::uint32_t topic) {
+    // What it meant in that session; null: nothing.
+    std::shared_ptr<BoundTopic> find(std::uint16_t source, std::uint32_t topic, std::uint32_t session) {
         std::lock_guard lock(mutex_);
         const auto found = topics_.find(key(source, topic));
-        return found == topics_.end() ? nullptr : found->second;
+        if (found == topics_.end()) return nullptr;
+        for (auto at = found->second.rbegin(); at != found->second.rend(); ++at) {
+            if ((*at)->session <= session) return *at;
+        }
+        return nullptr;
     }
     // Changes when a binding does: what was found before may be another now.
     std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
@@ -50,8 +65,11 @@ class TopicNames {
     static std::uint64_t key(std::uint16_t source, std::uint32_t topic) { return std::uint64_t{source} << 32 | topic; }
 
    private:
+    using Bindings = std::vector<std::shared_ptr<BoundTopic>>;
+    static constexpr std::size_t kKept = 4;  // lives of a publisher of which events may wait here
+
     std::mutex mutex_;
-    std::unordered_map<std::uint64_t, std::shared_ptr<BoundTopic>> topics_;
+    std::unordered_map<std::uint64_t, Bindings> topics_;
     std::atomic<std::uint64_t> version_{0};
 };
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import pytest
@@ -33,3 +34,12 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """Another authority of the same name."""
     return Authority(tmp_path_factory.mktemp("theirs"))
+
+
+@pytest.fixture
+def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a bus that nobody else is on. Children inherit where it is."""
+    # Not tmp_path: a socket's path has 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="ap-") as directory:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        yield "local://plant"

@@ -94,7 +94,10 @@ def run(block: Block, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_code_on_the_page_runs(page: Path, tmp_path: Path, need: Callable[[str], None]) -> None:
+def test_the_code_on_the_page_runs(
+    page: Path, tmp_path: Path, need: Callable[[str], None], channel: str
+) -> None:
+    # `channel`: whoever runs the pages besides us is on other channels of the same names.
     text = page.read_text()
     for component in NEEDS.findall(text):
         need(component)

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Coroutine
+from types import FunctionType
 from typing import Any
 
 from antiphon._core import FeedCore, HeldCore
@@ -32,6 +33,8 @@ AsyncHandler = Callable[[int, Any], Coroutine[Any, Any, Any]]
 
 def is_coroutine(handler: object) -> bool:
     """Whether calling it makes a coroutine: an ``async def``, or an object whose call is one."""
+    if type(handler) is FunctionType:
+        return bool(handler.__code__.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         type(handler).__call__
     )

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -139,7 +140,8 @@ class Bus:
         except BaseException:
             self._finder.close()
             raise
-        self._numbers = itertools.count(1)
+        # From anywhere: events of a life before lie in queues yet, and a number tells their name.
+        self._numbers = itertools.count(1 + secrets.randbelow(2**31))
         self._ledger = Ledger(self.node._incarnation)
         self._publishers: dict[int, Publisher] = {}
         self._topics: TopicIndex[int] = TopicIndex()
@@ -427,7 +429,7 @@ class Bus:
             me = self._peers.get(self.node.id)
             if me is not None:
                 me.table.subscriptions[core.flow] = subscribed
-                self._came(self.node.id, me, subscribed)
+                self._came(self.node.id, me, subscribed, wanted)
             self._changed.notify_all()
             if self._state == "running":
                 subscription._begin(self._loop)
@@ -470,10 +472,12 @@ class Bus:
 
     # --- what the others have ---------------------------------------------------------------
 
-    def _came(self, peer: int, state: _Peer, subscribed: Subscribed) -> None:
+    def _came(
+        self, peer: int, state: _Peer, subscribed: Subscribed, pattern: Pattern | None = None
+    ) -> None:
         """A subscription that our publishers may have to serve. With the lock."""
         try:
-            pattern = Pattern(subscribed.pattern)
+            pattern = pattern or Pattern(subscribed.pattern)
             if subscribed.where is not None:
                 state.filters[subscribed.flow] = Where(subscribed.where)
         except (ConfigError, FilterError) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ WINDOW = 10.0
 """Seconds of the past that a prediction rests on."""
 
 _LEAST_EVENTS = 30
+_LOOKS = 64
 _OFTEN_FULL = 0.1
 
 
@@ -138,13 +138,13 @@ class Meters:
         self._began = time.monotonic()
         self.watched = False
         """Whether the bus looks once a second: not at thousands that nobody asks about."""
-        self._looks: deque[dict[str, Any]] = deque(maxlen=64)
+        self._looks: list[dict[str, Any]] = []
 
     def look(self) -> dict[str, Any]:
         """The sums of now; remembered."""
         self.watched = True
         now = self._read()
-        self._looks.append(now)
+        self._looks = [*self._looks[1 - _LOOKS :], now]
         return now
 
     def step(self) -> dict[str, Any] | None:
@@ -165,7 +165,7 @@ class Meters:
         self.watched = True
         now = self._read()
         then: dict[str, Any] = dict.fromkeys(now, 0.0) | {"time": self._began, "classes": {}}
-        for look in list(self._looks):
+        for look in self._looks:
             if look["time"] <= now["time"] - seconds:
                 then = look
         return difference(now, then)

@@ -1,4 +1,4 @@
-"""``antiphon bench node`` and ``request`` as commands: arguments, exit codes, tables, JSON."""
+"""``antiphon bench node``, ``request`` and ``topic`` as commands: arguments, tables, JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from antiphon.cli import bench
 from antiphon.lab.bench.latency import Latency
 from antiphon.lab.bench.plan import Group, Point
 from antiphon.lab.bench.point import Measurement, Options
+from antiphon.lab.bench.topic_probes import Dispatch, Registration, Shares
 from antiphon.lab.peers import PEERS, Requirement
 
 Call = tuple[list[Group], int, Options]
+TIMED = {"call", "paced", "half", "isolation"}
 
 
 @pytest.fixture
@@ -33,15 +35,34 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     def answer(point: Point, repeat: int) -> Measurement:
         outcome = outcomes.get(point.system, "ok")
         rate = 0.0 if outcome == "absent" else 1000.0 + repeat
-        latency = Latency(50.0, 60.0, 70.0, 80.0, 12_345.0) if point.pattern == "call" else None
+        latency = Latency(50.0, 60.0, 70.0, 80.0, 12_345.0) if point.pattern in TIMED else None
+        figures = {"period_us": 1e4, "longest_call_us": 50.0, "scheduled": 1000}
         return Measurement(
-            point, repeat, outcome, messages=1000, seconds=1.0, rate=rate, latency=latency
+            point,
+            repeat,
+            outcome,
+            messages=1000,
+            seconds=1.0,
+            rate=rate,
+            sent=1000,
+            received=1000,
+            latency=latency,
+            figures=figures if point.pattern == "isolation" else {},
         )
 
     monkeypatch.setattr(bench, "run_plan", fake_run)
     monkeypatch.setattr(bench, "probe_idle", lambda seconds: "not probed")
     monkeypatch.setattr(bench, "probe_stalled", lambda seconds: "not probed")
     monkeypatch.setattr(bench, "probe_connections", lambda seconds: "not probed")
+    monkeypatch.setattr(bench, "probe_shares", lambda seconds: Shares({2: 0.01, 50: 0.025}, 2.0))
+    monkeypatch.setattr(
+        bench,
+        "probe_many_topics",
+        lambda seconds: {
+            "registration": Registration(50_000, 12.34, 5.6),
+            "dispatch": Dispatch(50_000, 50, 400_000.0, 380_000.0),
+        },
+    )
     return seen
 
 
@@ -88,6 +109,49 @@ def test_requests_are_a_table_with_percentiles_and_targets(calls: list[Call]) ->
     ((_, repeats, options),) = calls
     assert repeats == 1
     assert options.seconds == 0.1
+
+
+def test_topics_are_a_table_with_delays_targets_and_probes(calls: list[Call]) -> None:
+    result = CliRunner().invoke(bench.app, ["topic", "--seconds", "1", "--repeats", "1"])
+    assert result.exit_code == 0, result.output
+    for expected in (
+        "beside a flood",
+        "half its most",
+        "10,000/s",
+        "12ms",
+        "at least 10 x the best peer",
+        "p99.9 0.08 ms; T 10 ms, longest call 0.05 ms",
+        "1,000 of 1,000",
+        "0.025",
+        "by number of handlers 2: 0.010, 50: 0.025",
+        "12.3 us each",
+        "380k against 400k msgs/s",
+    ):
+        assert expected in result.stdout, expected
+    ((groups, repeats, options),) = calls
+    assert len(groups) == 4
+    assert (repeats, options.seconds) == (1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "repeats", "seconds", "probes"),
+    [
+        ([], 3, 4.0, {"shares", "registration", "dispatch"}),
+        (["--quick"], 2, 0.5, set()),
+        (["--size", "64"], 3, 4.0, set()),
+        (["--quick", "--repeats", "5", "--seconds", "0.2"], 5, 0.2, set()),
+    ],
+)
+def test_topics_have_their_own_counts_and_probes(
+    arguments: list[str], repeats: int, seconds: float, probes: set[str], calls: list[Call]
+) -> None:
+    result = CliRunner().invoke(bench.app, ["topic", "--json", *arguments])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["benchmark"] == "topic"
+    assert set(document["probes"]) == probes
+    ((_, runs, options),) = calls
+    assert (runs, options.seconds) == (repeats, seconds)
 
 
 def test_an_absent_peer_is_no_failure(calls: list[Call]) -> None:
@@ -154,7 +218,7 @@ def test_a_failure_of_ours_is_exit_code_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert "timed out, no answer" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["node", "request"])
+@pytest.mark.parametrize("command", ["node", "request", "topic"])
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -178,6 +242,12 @@ def test_help_has_an_example() -> None:
     result = CliRunner().invoke(bench.app, ["node", "--help"])
     assert result.exit_code == 0
     assert "antiphon bench node --size 4096" in result.stdout
+
+
+def test_help_of_topics_has_an_example() -> None:
+    result = CliRunner().invoke(bench.app, ["topic", "--help"])
+    assert result.exit_code == 0
+    assert "antiphon bench topic --size 1024" in result.stdout
 
 
 def test_help_of_requests_has_an_example() -> None:

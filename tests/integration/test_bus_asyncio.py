@@ -1,0 +1,216 @@
+"""Buses on an event loop: iteration, publishing, handlers that are coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from antiphon import Closed, ConfigError, ReceiveTimeout, WouldBlock
+from antiphon.topics import Bus, Event
+from integration.buses import PATIENCE
+from integration.loops import Run, soon
+from unit.node.pairs import failures, numbered
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_coroutine_iterates_a_subscription_and_publishes_meanwhile(
+    channel: str, run: Run
+) -> None:
+    async def main() -> None:
+        async with Bus(channel) as here, Bus(channel) as there:
+            subscription = there.subscribe("a")
+            publisher = here.publisher("a")
+            await soon(lambda: publisher.subscribers == 1, "found", PATIENCE)
+
+            async def publish() -> None:
+                for number in range(300):
+                    await publisher.publish_async(b"%d" % number)
+
+            publishing = asyncio.create_task(publish())
+            got: list[bytes] = []
+            async for event in subscription:
+                got.append(event.data)
+                if len(got) == 300:
+                    subscription.close()
+            await publishing
+            assert got == numbered(300)
+            assert subscription.closed
+
+    run(main)
+
+
+def test_receive_async_times_out_and_ends_when_the_subscription_is_closed(
+    channel: str, run: Run
+) -> None:
+    async def main() -> None:
+        async with Bus(channel) as bus:
+            subscription = bus.subscribe("a")
+            with pytest.raises(ReceiveTimeout):
+                await subscription.receive_async(0.05)
+            waiting = asyncio.create_task(subscription.receive_async())
+            await asyncio.sleep(0)
+            await bus.publisher("a").publish_async(b"x")
+            assert (await waiting).data == b"x"
+            waiting = asyncio.create_task(subscription.receive_async(PATIENCE))
+            await asyncio.sleep(0)
+            subscription.close()
+            with pytest.raises(Closed):
+                await waiting
+
+    run(main)
+
+
+def test_blocking_calls_on_a_loop_are_refused_and_name_their_twin(channel: str, run: Run) -> None:
+    async def main() -> None:
+        async with Bus(channel) as bus:
+            subscription = bus.subscribe("a", lambda event: None)
+            publisher = bus.publisher("a")
+            reader = bus.subscribe("b")
+            for call in (
+                bus.close,
+                bus.__enter__,
+                lambda: reader.receive(1),
+                lambda: publisher.wait_for_subscribers(5, 1),
+                lambda: subscription.calibrate(0.01, 1),
+            ):
+                with pytest.raises(WouldBlock, match="async"):
+                    call()
+            with pytest.raises(ReceiveTimeout):
+                reader.receive(0)  # this one does not wait
+
+    run(main)
+
+
+def test_a_coroutine_handler_gets_one_event_at_a_time_in_order(channel: str, run: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        got: list[bytes] = []
+        inside = 0
+
+        async def handler(event: Event) -> None:
+            nonlocal inside
+            assert asyncio.get_running_loop() is loop
+            inside += 1
+            assert inside == 1
+            await asyncio.sleep(0)
+            inside -= 1
+            got.append(event.data)
+
+        async with Bus(channel) as here, Bus(channel) as there:
+            there.subscribe("a", handler)
+            publisher = here.publisher("a")
+            await soon(lambda: publisher.subscribers == 1, "found", PATIENCE)
+            for number in range(200):
+                await publisher.publish_async(b"%d" % number)
+            await soon(lambda: len(got) == 200, "all are handled", PATIENCE)
+            assert got == numbered(200)
+
+    run(main)
+
+
+def test_a_coroutine_handler_that_raises_is_logged_and_counted(
+    channel: str, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        done: list[bytes] = []
+
+        async def handler(event: Event) -> None:
+            if int(event.data) % 2:
+                raise ValueError("on purpose")
+            done.append(event.data)
+
+        async with Bus(channel) as bus:
+            subscription = bus.subscribe("plant/*", handler)
+            publisher = bus.publisher("plant/7")
+            for number in range(10):
+                await publisher.publish_async(b"%d" % number)
+            await soon(lambda: len(done) == 5, "the others are handled", PATIENCE)
+            await soon(lambda: len(failures(caplog)) == 5, "all are logged", PATIENCE)
+            assert done == numbered(10)[::2]
+            assert "plant/*" in failures(caplog)[0].getMessage()
+            assert subscription.statistics()["failed"] == 5
+
+    run(main)
+
+
+def test_a_coroutine_handler_can_close_its_own_subscription(channel: str, run: Run) -> None:
+    async def main() -> None:
+        got: list[bytes] = []
+
+        async def handler(event: Event) -> None:
+            got.append(event.data)
+            subscription.close()
+
+        async with Bus(channel) as bus:
+            subscription = bus.subscribe("a", handler)
+            publisher = bus.publisher("a")
+            for number in range(20):
+                await publisher.publish_async(b"%d" % number)
+            await soon(lambda: subscription.closed and got, "it is closed", PATIENCE)
+            await asyncio.sleep(0.05)
+            assert got == [b"0"]
+            assert publisher.subscribers == 0
+
+    run(main)
+
+
+def test_what_has_come_for_a_coroutine_handler_is_handled_when_the_bus_is_closed(
+    channel: str, run: Run
+) -> None:
+    async def main() -> None:
+        got: list[bytes] = []
+
+        async def handler(event: Event) -> None:
+            await asyncio.sleep(0.001)
+            got.append(event.data)
+
+        async with Bus(channel) as bus:
+            subscription = bus.subscribe("a", handler)
+            publisher = bus.publisher("a")
+            for number in range(100):
+                await publisher.publish_async(b"%d" % number)
+            await soon(lambda: subscription.statistics()["messages"] == 100, "come", PATIENCE)
+        assert got == numbered(100)
+
+    run(main)
+
+
+def test_a_coroutine_handler_needs_a_loop_and_has_neither_share_nor_batches(channel: str) -> None:
+    async def handler(event: Event) -> None:
+        """Never called."""
+
+    with Bus(channel) as bus:
+        with pytest.raises(ConfigError):
+            bus.subscribe("a", handler)
+        for settings in ({"share": 0.5}, {"batch": True}):
+            with pytest.raises(ConfigError) as refused:
+                bus.subscribe("a", handler, **settings)  # type: ignore[arg-type]
+            assert refused.value.setting == next(iter(settings))
+        assert bus.statistics().subscriptions == 0
+    early = Bus(channel)
+    early.subscribe("a", handler)
+    with pytest.raises(ConfigError):
+        early.start()
+    early.close()
+
+
+def test_publishing_on_a_loop_is_refused_only_where_it_would_wait(channel: str, run: Run) -> None:
+    async def main() -> None:
+        async with Bus(channel) as bus:
+            subscription = bus.subscribe("a", capacity=4)
+            publisher = bus.publisher("a")
+            await publisher.publish_async(b"0")  # opens everything
+            await soon(lambda: subscription.statistics()["messages"] == 1, "come", PATIENCE)
+            sent = 1
+            with contextlib.suppress(WouldBlock):
+                while sent < 100:
+                    publisher.publish(b"%d" % sent)
+                    sent += 1
+            assert 2 <= sent <= 5
+            got = [(await subscription.receive_async(PATIENCE)).data for _ in range(sent)]
+            assert got == numbered(sent)
+
+    run(main)

@@ -1,0 +1,408 @@
+"""What a bus refuses, and how it says so."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon import Closed, ConfigError, DuplicateNode, FilterError, Node, NodeConfig
+from antiphon.testing import Child, Control, eventually
+from antiphon.topics import Bus, BusConfig
+from integration.buses import PATIENCE, Events, serves
+from unit.node.pairs import HERE
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def nothing(event: Any) -> None:
+    """A handler."""
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# --- names and settings ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "topic", ["", "/a", "a/", "a//b", "a/*", "**", "a*", "a\n", "x" * 1025, "\ud800", 5, None, b"a"]
+)
+def test_what_is_no_topic_is_refused(channel: str, topic: Any) -> None:
+    with Bus(channel) as bus:
+        with pytest.raises(ConfigError) as refused:
+            bus.publisher(topic)
+        assert refused.value.setting == "topic"
+        assert bus.topics() == []
+        assert bus.statistics().publishers == 0
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "/a", "a/", "a//b", "a*", "a/b*/c", "***", "a\0", "x" * 1025, 5, None, b"a"]
+)
+def test_what_is_no_pattern_is_refused(channel: str, pattern: Any) -> None:
+    with Bus(channel) as bus:
+        for handler in (None, nothing):
+            with pytest.raises(ConfigError) as refused:
+                bus.subscribe(pattern, handler)
+            assert refused.value.setting == "pattern"
+        assert bus.statistics().subscriptions == 0
+
+
+def test_the_longest_names_and_names_in_any_script_work(channel: str) -> None:
+    with Bus(channel) as here, Bus(channel) as there:
+        for name in ("x" * 1024, "工場/7/温度", "ä" * 512, "/".join("a" * 512), "$a", " "):
+            events = Events()
+            subscription = there.subscribe(name, events)
+            with here.publisher(name) as publisher:
+                serves(publisher)
+                publisher.publish(b"x")
+                (event,) = events.first(1, PATIENCE)
+                assert event.topic == name
+            subscription.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "column"),
+    [
+        ("", 1),
+        ("site", 5),
+        ("site = ", 8),
+        ("site = 'A", 8),
+        ("site = 'A' OR temp > 3", 12),
+        ("temp > 'x'", 6),
+        ("site LIKE 'A%'", 6),
+        ("(site = 'A'", 1),
+        ('site = "A"', 8),
+        (5, None),
+    ],
+)
+def test_what_is_no_filter_is_refused_with_its_place(channel: str, where: Any, column: Any) -> None:
+    with Bus(channel) as bus:
+        with pytest.raises(FilterError) as refused:
+            bus.subscribe("a", where=where)
+        assert refused.value.column == column
+        assert bus.statistics().subscriptions == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("durable", "billing"),
+        ("start", "earliest"),
+        ("start", 17),
+        ("start", 0),
+        ("group", "workers"),
+    ],
+)
+def test_what_needs_a_broker_is_refused_at_the_call(
+    channel: str, setting: str, value: object
+) -> None:
+    with Bus(channel) as bus:
+        for handler in (nothing, None):
+            with pytest.raises(ConfigError, match="broker") as refused:
+                bus.subscribe("a", handler, **{setting: value})  # type: ignore[arg-type]
+            assert refused.value.setting == setting
+        with pytest.raises(ConfigError, match="broker") as refused:
+            bus.publisher("a", record=True)
+        assert refused.value.setting == "record"
+        assert (bus.statistics().subscriptions, bus.statistics().publishers) == (0, 0)
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.5, "10", True, 2**24 + 1])
+def test_what_is_no_capacity_is_refused(channel: str, capacity: Any) -> None:
+    with Bus(channel) as bus:
+        with pytest.raises(ConfigError) as refused:
+            bus.subscribe("a", nothing, capacity=capacity)
+        assert refused.value.setting == "capacity"
+        with pytest.raises(ConfigError) as refused:
+            bus.publisher("a", capacity=capacity)
+        assert refused.value.setting == "capacity"
+
+
+def test_policies_and_handlers_that_there_are_not_are_refused(channel: str) -> None:
+    with Bus(channel) as bus:
+        for when_full in ("drop", "disconnect", "", None, 1):
+            for call in (bus.publisher, bus.subscribe):
+                with pytest.raises(ConfigError, match="when_full"):
+                    call("a", when_full=when_full)  # type: ignore[operator]
+        for handler in (5, "print", [nothing]):
+            with pytest.raises(ConfigError) as refused:
+                bus.subscribe("a", handler)  # type: ignore[arg-type]
+            assert refused.value.setting == "handler"
+        assert (bus.statistics().subscriptions, bus.statistics().publishers) == (0, 0)
+
+
+def test_a_subscription_with_a_handler_cannot_be_read(channel: str) -> None:
+    with Bus(channel) as bus:
+        subscription = bus.subscribe("a", nothing)
+        for call in (lambda: subscription.receive(1), lambda: iter(subscription)):
+            with pytest.raises(ConfigError, match="handler"):
+                call()
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "plant",
+        "local://",
+        "local://a/b",
+        "local://..",
+        "local://" + "x" * 65,
+        "mcast://",
+        "mcast://239.77.0.1",
+        "mcast://239.77.0.1:0",
+        "mcast://239.77.0.1:70000",
+        "mcast://not-an-address:7777",
+        "mcast://239.77.0.1:7777?ttl=many",
+        "mcast://239.77.0.1:7777?colour=red",
+        "udp://239.77.0.1:7777",
+        "tcp://127.0.0.1:7000",
+        5,
+        None,
+    ],
+)
+def test_what_is_no_channel_is_refused_before_anything_is_opened(
+    channel: str, address: Any
+) -> None:
+    threads = threading.active_count()
+    descriptors = open_files()
+    with pytest.raises(ConfigError):
+        Bus(address, secret="for multicast")
+    gc.collect()
+    assert threading.active_count() <= threads
+    assert open_files() <= descriptors
+
+
+def test_multicast_off_loopback_needs_a_secret(channel: str) -> None:
+    with pytest.raises(ConfigError, match="secret"):
+        Bus("mcast://239.77.0.1:7777").start()
+
+
+def test_settings_that_have_no_use_here_are_refused(channel: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Bus(channel, token="let me in")
+    assert refused.value.setting == "token"
+    with Node(HERE) as node:
+        for settings in (
+            {"secret": "s"},
+            {"node_config": NodeConfig()},
+        ):
+            with pytest.raises(ConfigError) as refused:
+                Bus(channel, node=node, **settings)  # type: ignore[arg-type]
+            assert refused.value.setting == "node"
+        Bus(channel, node=node).close()  # it is none the worse for it
+
+
+@pytest.mark.parametrize("secret", ["s", b"bytes"])
+def test_a_secret_is_proven_on_this_machine_too(channel: str, secret: str | bytes) -> None:
+    events = Events()
+    with Bus(channel, secret=secret) as guarded, Bus(channel) as stranger:
+        stranger.subscribe("a", events)
+        publisher = guarded.publisher("a")
+        assert not publisher.wait_for_subscribers(1, 1.0)
+
+
+def test_buses_with_one_secret_work_together(channel: str) -> None:
+    events = Events()
+    with Bus(channel, secret="s") as here, Bus(channel, secret="s") as there:
+        there.subscribe("a", events)
+        publisher = here.publisher("a")
+        serves(publisher)
+        publisher.publish(b"x")
+        assert events.wait(1) == [b"x"]
+
+
+@pytest.mark.parametrize("other", ["local://other", "local://plant"])
+def test_a_second_bus_on_one_node_is_refused(channel: str, other: str) -> None:
+    with Node(HERE) as node, Bus(channel, node=node) as bus:
+        with pytest.raises(ConfigError, match="has a bus already") as refused:
+            Bus(other, node=node)
+        assert refused.value.setting == "node"
+        events = Events()
+        bus.subscribe("a", events)
+        bus.publisher("a").publish(b"x")
+        assert events.wait(1) == [b"x"]
+
+
+def test_two_nodes_of_one_id_cannot_be_on_one_channel(channel: str) -> None:
+    with Node(HERE) as first, Node(HERE) as second, Bus(channel, node=first):
+        with pytest.raises(DuplicateNode) as refused:
+            Bus(channel, node=second)
+        assert refused.value.id == HERE
+        with Bus("local://elsewhere", node=second):
+            pass
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"announce_interval": 0},
+        {"announce_interval": 10.0},
+        {"announce_expiry": -1},
+        {"announce_expiry": "5"},
+        {"announce_interval": float("nan")},
+    ],
+)
+def test_settings_of_a_bus_are_checked(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        BusConfig(**settings)
+
+
+def test_settings_of_a_bus_come_from_the_environment(
+    channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTIPHON_BUS_ANNOUNCE_INTERVAL", "0.5")
+    assert Bus(channel).config.announce_interval == 0.5
+    monkeypatch.setenv("ANTIPHON_BUS_ANNOUNCE_INTERVAL", "never")
+    with pytest.raises(ConfigError):
+        Bus(channel)
+
+
+# --- after the end --------------------------------------------------------------------------------
+
+
+def test_a_closed_bus_refuses_everything_but_closing(channel: str) -> None:
+    bus = Bus(channel)
+    with bus:
+        publisher, subscription = bus.publisher("a"), bus.subscribe("a")
+        handled = bus.subscribe("a", nothing)
+    assert bus.closed
+    assert "closed" in repr(bus)
+    calls: list[Callable[[], object]] = [
+        lambda: bus.publisher("b"),
+        lambda: bus.subscribe("b"),
+        lambda: bus.subscribe("b", nothing),
+        bus.topics,
+        bus.start,
+        lambda: publisher.publish(b"x"),
+        lambda: publisher.publish_many([b"x"]),
+        lambda: publisher.publish_packed(b"", memoryview(bytes(4)).cast("i")),
+        lambda: publisher.publish_async(b"x").result(1),
+        lambda: subscription.receive(1),
+    ]
+    for call in calls:
+        with pytest.raises(Closed):
+            call()
+    assert list(subscription) == []
+    assert subscription.closed
+    assert handled.closed
+    for _ in range(2):
+        publisher.close()
+        subscription.close()
+        handled.close()
+        bus.close()
+
+
+def test_a_closed_publisher_refuses_and_the_others_go_on(channel: str) -> None:
+    with Bus(channel) as bus:
+        subscription = bus.subscribe("a")
+        publisher, other = bus.publisher("a"), bus.publisher("a")
+        publisher.publish(b"before")
+        publisher.close()
+        publisher.close()
+        for call in (
+            lambda: publisher.publish(b"x"),
+            lambda: publisher.publish_many([]),
+            lambda: publisher.publish_async(b"x").result(PATIENCE),
+        ):
+            with pytest.raises(Closed, match="publisher"):
+                call()
+        assert publisher.subscribers == 0
+        other.publish(b"after")
+        assert [subscription.receive(PATIENCE).data for _ in range(2)] == [b"before", b"after"]
+        assert bus.statistics().publishers == 1
+
+
+def test_a_bus_that_was_never_started_can_be_closed_and_leaves_nothing(channel: str) -> None:
+    descriptors = open_files()
+    for _ in range(3):
+        bus = Bus(channel)
+        bus.publisher("a")
+        bus.subscribe("a", nothing)
+        bus.close()
+    del bus
+    gc.collect()
+    assert open_files() <= descriptors + 1
+
+
+# --- other processes ------------------------------------------------------------------------------
+
+
+def test_buses_and_their_parts_refuse_to_be_pickled(channel: str) -> None:
+    with Bus(channel) as bus:
+        for one in (bus, bus.publisher("a"), bus.subscribe("a"), bus.subscribe("a", nothing)):
+            with pytest.raises(TypeError, match="in each process"):
+                pickle.dumps(one)
+
+
+def forking(control: Control, address: str) -> None:
+    import os
+
+    from antiphon import AntiphonError
+    from antiphon.topics import Bus
+
+    with Bus(address) as bus:
+        events: list[bytes] = []
+        reader = bus.subscribe("a")
+        handled = bus.subscribe("a", lambda event: events.append(event.data))
+        publisher = bus.publisher("a")
+        publisher.publish(b"before")
+        reader.receive(10.0)
+        calls = {
+            "publish": lambda: publisher.publish(b"x"),
+            "publish_many": lambda: publisher.publish_many([b"x"]),
+            "publisher": lambda: bus.publisher("b"),
+            "subscribe": lambda: bus.subscribe("b"),
+            "topics": bus.topics,
+            "statistics": bus.statistics,
+            "receive": lambda: reader.receive(1.0),
+            "close reader": reader.close,
+            "close handled": handled.close,
+            "close publisher": publisher.close,
+            "start": bus.start,
+            "close": bus.close,
+            "share": lambda: setattr(handled, "share", 0.5),
+        }
+        pid = os.fork()
+        if pid == 0:
+            for name, call in calls.items():
+                try:
+                    call()
+                    outcome = "fine"
+                except AntiphonError as error:
+                    outcome = f"{type(error).__name__}: {error}"
+                except BaseException as error:
+                    outcome = f"wrong: {error!r}"
+                control.tell("child", call=name, outcome=outcome)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        publisher.publish(b"after")
+        assert reader.receive(10.0).data == b"after"
+        control.tell("parent", topics=[topic.name for topic in bus.topics()])
+        control.hear()
+
+
+def test_a_forked_child_is_told_to_make_its_own_and_the_parent_goes_on(channel: str) -> None:
+    with Child(forking, address=channel) as child, Bus(channel) as other:
+        outcomes = {}
+        while (told := child.hear(PATIENCE))["event"] == "child":
+            outcomes[told["call"]] = told["outcome"]
+        assert told["topics"] == ["a"]
+        assert outcomes["close"] == "fine"
+        for call in ("publish", "publish_many", "publisher", "subscribe", "topics", "receive"):
+            assert "fork" in outcomes[call], outcomes
+        assert not any(outcome.startswith("wrong") for outcome in outcomes.values()), outcomes
+        # The others have not noticed anything.
+        eventually(lambda: [topic.name for topic in other.topics()] == ["a"], PATIENCE)
+        assert other.statistics().peers == 1

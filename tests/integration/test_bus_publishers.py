@@ -1,0 +1,224 @@
+"""Publishers that drop, queue or wait, and who is not held up by them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from antiphon import NodeConfig
+from antiphon.testing import eventually
+from antiphon.topics import Bus, Publisher
+from integration.buses import PATIENCE, Events, Held, serves
+from unit.node.pairs import Running, all_results, numbered
+
+pytestmark = pytest.mark.timeout(60)
+
+COUNT, CAPACITY = 500, 40
+
+
+# --- drop at the publisher ------------------------------------------------------------------------
+
+
+def test_a_publisher_that_drops_never_waits_and_the_books_balance(channel: str) -> None:
+    quick = Events()
+    with Bus(channel) as here, Bus(channel) as there, Held() as held:
+        full = there.subscribe("a", held, capacity=CAPACITY)
+        there.subscribe("a", quick, capacity=4 * COUNT)
+        warm = here.publisher("a")  # opens the connection and the flows
+        serves(warm, 2)
+        warm.publish(b"first")
+        assert held.entered.wait(PATIENCE)
+        quick.wait(1)
+        publisher = here.publisher("a", when_full="drop_newest")
+        serves(publisher, 2)
+        for number in range(COUNT):
+            publisher.publish(b"%d" % number)
+        statistics = publisher.statistics()
+        assert statistics["published"] == COUNT
+        assert statistics["waits"] == 0
+        dropped = statistics["dropped"]
+        assert COUNT - CAPACITY <= dropped < COUNT
+        assert here.statistics().dropped == dropped
+        assert quick.wait(COUNT + 1) == [b"first", *numbered(COUNT)]
+        held.open()
+        kept = COUNT - dropped
+        held.first(1 + kept, PATIENCE)
+        here.node.flush(PATIENCE)  # and the credit is back
+        eventually(lambda: placed(publisher, b"last", dropped), PATIENCE)
+        held.first(2 + kept, PATIENCE)
+        assert held.data == [b"first", *numbered(kept), b"last"]
+        assert sum(held.missed) == publisher.statistics()["dropped"]
+        assert held.missed[-1] == sum(held.missed)
+        assert full.statistics()["dropped"] == 0
+        assert sum(quick.missed) == 0
+
+
+def placed(publisher: Publisher, data: bytes, dropped: int) -> bool:
+    """Whether an event went to everybody."""
+    before = publisher.statistics()["dropped"]
+    assert before >= dropped
+    publisher.publish(data)
+    return publisher.statistics()["dropped"] == before
+
+
+def test_what_a_publisher_drops_before_it_is_connected_is_missed_by_the_first_event(
+    channel: str,
+) -> None:
+    with Bus(channel) as here, Bus(channel) as there:
+        subscription = there.subscribe("a")
+        publisher = here.publisher("a", when_full="drop_newest")
+        serves(publisher)
+        # The first find no connection, or no room opened yet.
+        while publisher.statistics()["published"] == publisher.statistics()["dropped"]:
+            publisher.publish(b"x")
+        event = subscription.receive(PATIENCE)
+        assert event.missed == publisher.statistics()["dropped"]
+        assert event.sequence == event.missed + 1
+
+
+def test_a_large_event_does_not_make_a_publisher_wait_that_drops(channel: str) -> None:
+    impatient = NodeConfig(send_timeout=2.0)
+    with Bus(channel, node_config=impatient) as here, Bus(channel) as there, Held() as held:
+        there.subscribe("a", held, capacity=4)
+        warm = here.publisher("a")
+        serves(warm)
+        warm.publish(b"first")
+        assert held.entered.wait(PATIENCE)
+        publisher = here.publisher("a", when_full="drop_newest")
+        serves(publisher)
+        for _ in range(20):
+            publisher.publish(bytes(3_000_000))
+        assert publisher.statistics()["dropped"] >= 15
+
+
+# --- a queue at the publisher ---------------------------------------------------------------------
+
+
+def test_a_publisher_that_drops_the_oldest_keeps_what_is_new(channel: str) -> None:
+    with Bus(channel) as here, Bus(channel) as there, Held() as held:
+        there.subscribe("a", held, capacity=4)
+        publisher = here.publisher("a", capacity=CAPACITY, when_full="drop_oldest")
+        serves(publisher)
+        publisher.publish(b"first")
+        assert held.entered.wait(PATIENCE)
+        for number in range(COUNT):
+            publisher.publish(b"%d" % number)
+        statistics = publisher.statistics()
+        assert statistics["published"] == COUNT + 1
+        assert statistics["waits"] == 0 or statistics["pending"] > 0
+        held.open()
+        eventually(lambda: held.data[-1] == b"%d" % (COUNT - 1), PATIENCE)
+        dropped = publisher.statistics()["dropped"]
+        assert len(held) == COUNT + 1 - dropped
+        # Its queue, the subscription's, and what was on its way between the two.
+        assert CAPACITY <= len(held) - 1 <= CAPACITY + 4 + 1
+        assert held.data[-CAPACITY:] == numbered(COUNT)[-CAPACITY:]
+        assert sum(held.missed) == dropped
+        assert held.sequences == sorted(held.sequences)
+        assert here.statistics().dropped == dropped
+
+
+@pytest.mark.parametrize("when_full", ["block", "drop_newest"])
+def test_a_publisher_with_a_share_has_a_queue_of_its_own(channel: str, when_full: str) -> None:
+    with Bus(channel) as here, Bus(channel) as there, Held() as held:
+        there.subscribe("a", held, capacity=4)
+        publisher = here.publisher("a", share=0.3, capacity=CAPACITY, when_full=when_full)
+        assert here.statistics().shares == {"publisher 'a'": 0.3}
+        serves(publisher)
+        publisher.publish(b"first")
+        assert held.entered.wait(PATIENCE)
+        publishing = Running(lambda: [publisher.publish(b"%d" % number) for number in range(COUNT)])
+        if when_full == "block":
+            eventually(lambda: publisher.statistics()["waits"] > 0, PATIENCE)
+            time.sleep(0.1)
+            assert not publishing.done
+            assert publisher.statistics()["published"] <= CAPACITY + 4 + 2
+        else:
+            publishing.result(PATIENCE)
+        held.open()
+        publishing.result(PATIENCE)
+        eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
+        publisher.publish(b"last")
+        eventually(lambda: held.data[-1] == b"last", PATIENCE)
+        dropped = publisher.statistics()["dropped"]
+        assert len(held) + dropped == COUNT + 2
+        assert sum(held.missed) == dropped
+        if when_full == "block":
+            assert held.data == [b"first", *numbered(COUNT), b"last"]
+        else:
+            assert held.data[1 : CAPACITY + 1] == numbered(CAPACITY)
+        publisher.close()
+        assert here.statistics().shares == {}
+
+
+# --- who is not held up ---------------------------------------------------------------------------
+
+
+def test_nobody_on_the_bus_waits_with_a_publisher_that_waits(channel: str) -> None:
+    """It may wait for half a minute: what others do with the bus meanwhile takes no part of it."""
+    with Bus(channel) as here, Bus(channel) as there, Held() as held:
+        there.subscribe("a", held, capacity=1)
+        publisher = here.publisher("a")
+        serves(publisher)
+        publishing = Running(lambda: [publisher.publish(b"x") for _ in range(10)])
+        assert held.entered.wait(PATIENCE)
+        eventually(lambda: publisher.statistics()["published"] == 2, PATIENCE)
+        quick = Events()
+
+        def look() -> None:
+            here.topics()
+            here.statistics()
+            with here.publisher("b") as other, here.subscribe("b", quick):
+                other.publish(b"y")
+                quick.wait(1)
+            # Of the very topic, too.
+            here.subscribe("a").close()
+
+        Running(look).result(8)
+        with Bus(channel) as third:
+            Running(lambda: third.subscribe("a")).result(8)
+            eventually(lambda: publisher.subscribers == 2, 8, "a newcomer is served")
+        eventually(lambda: publisher.subscribers == 1, 8, "and has left")
+        assert not publishing.done
+        held.open()
+        publishing.result(PATIENCE)
+
+
+# --- all together --------------------------------------------------------------------------------
+
+
+def test_policies_hold_with_many_threads_at_one_publisher(channel: str) -> None:
+    """Whatever is lost is told: what came and what was missed sum to what was published."""
+    with Bus(channel) as here, Bus(channel) as there:
+        seen: list[tuple[int, int]] = []
+
+        def handler(event: Any) -> None:
+            seen.append((event.sequence, event.missed))
+            if event.sequence % 100 == 0:
+                time.sleep(0.002)
+
+        subscription = there.subscribe("a", handler, capacity=16, when_full="drop_oldest")
+        publisher = here.publisher("a", when_full="drop_newest")
+        publisher_block = here.publisher("b")
+        there.subscribe("b", lambda event: None)
+        serves(publisher)
+        serves(publisher_block)
+        publisher_block.publish(b"x")
+        eventually(lambda: placed(publisher, b"x", 0), PATIENCE)
+
+        def publish() -> None:
+            for _ in range(1000):
+                publisher.publish(b"x")
+
+        all_results([Running(publish) for _ in range(4)], 40)
+        eventually(lambda: placed(publisher, b"last", 0), PATIENCE)
+        last = publisher.statistics()["published"]
+        eventually(lambda: seen[-1][0] == last, PATIENCE)
+        sequences = [sequence for sequence, _ in seen]
+        assert sequences == sorted(set(sequences))
+        first = seen[0][0] - seen[0][1]
+        assert len(seen) + sum(missed for _, missed in seen) == last - first + 1
+        lost = publisher.statistics()["dropped"] + subscription.statistics()["dropped"]
+        assert len(seen) + lost == last
