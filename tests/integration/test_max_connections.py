@@ -129,8 +129,8 @@ def test_the_one_used_least_recently_goes(way: str) -> None:
 def test_the_busy_stays_while_others_come_and_go() -> None:
     with crowd(12, 2) as (hub, others, books):
         busy = others[0].id
-        end = time.monotonic() + 20
-        while dismissals(hub) <= 5:
+        end = time.monotonic() + 60
+        while dismissals(hub) <= 50:
             assert time.monotonic() < end, "too few were dismissed"
             for other in others[1:]:
                 hub.request(busy, b"x", kind=OTHER)
@@ -239,7 +239,7 @@ def test_everything_at_once() -> None:
         def goes_on() -> bool:
             """For a while, and until there were enough dismissals; not for ever."""
             passed = time.monotonic() - began
-            return passed < 2.0 or (dismissals(hub) <= 10 and passed < 20)
+            return passed < 2.0 or (dismissals(hub) <= 10 and passed < 30)
 
         def talk(node: Node, targets: list[int], seed: int) -> None:
             draw = random.Random(seed)
@@ -254,9 +254,9 @@ def test_everything_at_once() -> None:
             partial(talk, one, [HUB, next_one.id], one.id)
             for one, next_one in zip(others, others[1:] + others[:1], strict=True)
         ]
-        all_results([Running(job) for job in jobs], 40)
+        all_results([Running(job) for job in jobs], 60)
         undisturbed(hub, others, books)
-        assert dismissals(hub) > 5
+        assert dismissals(hub) > 10
         comes_to(hub, 2)
 
 

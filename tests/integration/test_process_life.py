@@ -621,7 +621,7 @@ SLOW_ENDS = (
 
 
 def ends_well(child: Child, within: float) -> None:
-    began = child.expect("ending")["at"]
+    began = child.expect("ending", 60)["at"]
     status = child.wait(timeout=30)
     took = time.monotonic() - began
     assert status == 0, child.errors
