@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import inspect
 import os
 import re
 import subprocess
@@ -160,6 +161,48 @@ def test_the_reference_names_every_public_method() -> None:
     for cls in (antiphon.Node, antiphon.Inbox, antiphon.Batch):
         public = {name for name in dir(cls) if not name.startswith("_")}
         assert not public - known, cls
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        antiphon.BusConfig,
+        antiphon.BusStatistics,
+        antiphon.DelayModel,
+        antiphon.Plan,
+        antiphon.Schedule,
+        antiphon.TopicInfo,
+    ],
+    ids=lambda cls: cls.__name__,
+)
+def test_the_reference_of_buses_names_every_field(cls: type) -> None:
+    fields = {field.name for field in dataclasses.fields(cls)}
+    assert not fields - documented("docs/reference/bus.md")
+
+
+def test_the_reference_of_buses_names_every_public_method_and_argument() -> None:
+    known = documented("docs/reference/bus.md")
+    for cls in (
+        antiphon.Bus,
+        antiphon.Publisher,
+        antiphon.Subscription,
+        antiphon.Timer,
+        antiphon.Event,
+        antiphon.EventBatch,
+    ):
+        public = {name for name in dir(cls) if not name.startswith("_")}
+        assert not public - known, cls
+    for call in (
+        antiphon.Bus,
+        antiphon.Bus.publisher,
+        antiphon.Bus.subscribe,
+        antiphon.Bus.every,
+        antiphon.Publisher.publish_async,
+        antiphon.Publisher.wait_for_subscribers,
+        antiphon.Subscription.calibrate,
+    ):
+        arguments = set(inspect.signature(call).parameters) - {"self"}
+        assert not arguments - known, call
 
 
 def test_the_reference_names_every_error() -> None:
