@@ -82,11 +82,15 @@ Reference Inbox::event(const char* data, std::size_t size) {
     EventView view;
     EventReader::Topic* topic = nullptr;
     if (!view.read(data, size) || (topic = reader_->topic(run_.source, view.head.topic, run_.session)) == nullptr) {
-        failed_.fetch_add(1, std::memory_order_relaxed);
+        malformed_.fetch_add(1, std::memory_order_relaxed);
         return {};
     }
-    if (view.head.expired(now_ns() - run_.arrived)) return {};
+    if (view.head.expired(now_ns() - run_.arrived)) {
+        expired_.fetch_add(1, std::memory_order_relaxed);
+        return {};
+    }
     const std::uint32_t missed = EventReader::missed(*topic, view.head.number);
+    if (missed != 0) missed_.fetch_add(missed, std::memory_order_relaxed);
     return Reference::steal(make_event(view, topic->name, run_.source, missed));
 }
 

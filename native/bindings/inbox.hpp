@@ -26,6 +26,9 @@ class Inbox {
     std::uint64_t pending() const;
     std::uint64_t dropped() const { return registration_->queue->dropped(); }
     std::uint64_t failed() const { return failed_.load(std::memory_order_relaxed); }
+    std::uint64_t expired() const { return expired_.load(std::memory_order_relaxed); }
+    std::uint64_t malformed() const { return malformed_.load(std::memory_order_relaxed); }
+    std::uint64_t missed() const { return missed_.load(std::memory_order_relaxed); }
     std::uint64_t received() const { return received_.load(std::memory_order_relaxed); }
     std::uint16_t kind() const { return registration_->kind; }
     const Registration& registration() const { return *registration_; }
@@ -54,7 +57,7 @@ class Inbox {
     bool begun_ = false;
     TaskQueue::Slice slice_;
     Reference source_;  // of the current run
-    std::atomic<std::uint64_t> received_{0}, failed_{0};
+    std::atomic<std::uint64_t> received_{0}, failed_{0}, expired_{0}, malformed_{0}, missed_{0};
     std::atomic<std::uint32_t> in_hand_{0};  // what is left of the current run; written with the turn
     Reference failure_;  // of a message behind ones that receive_many had to hand out first
 };

@@ -286,7 +286,7 @@ nb::dict counter_dict(NodeCore& core) {
     d["answers"] = c.answers;
     d["lost_answers"] = c.lost_answers;
     d["forgotten_failed"] = core.forgotten_failed();
-    d["forgotten_dropped"] = core.forgotten_dropped();
+    d["forgotten_dropped"] = core.forgotten_dropped() + c.events_dropped;
     return d;
 }
 
@@ -488,6 +488,12 @@ NB_MODULE(_core, m) {
             d["pending"] = self.pending();
             d["failed"] = self.failed();
             d["active"] = self.registration().active.load(std::memory_order_relaxed);
+            if (self.registration().topics) {
+                d["handled"] = self.received();
+                d["expired"] = self.expired();
+                d["malformed"] = self.malformed();
+                d["missed"] = self.missed();
+            }
             return d;
         });
 
@@ -681,6 +687,8 @@ NB_MODULE(_core, m) {
             return checked(self.publish_packed(data.ptr(), offsets.ptr(), ttl.ptr()));
         }, "data"_a, "offsets"_a, "ttl"_a = nb::none())
         .def("settle", &Publisher::settle)
+        .def("settle_waiting", &Publisher::settle_waiting)
+        .def_prop_ro("owes_large", &Publisher::owes_large)
         .def("leave", &Publisher::leave, "peer"_a, "flow"_a)
         .def("close", [](Publisher& self, double drain) { self.close(seconds_to_ns(drain)); }, "drain"_a = 0.0)
         .def("set_share", &Publisher::set_share, "share"_a)

@@ -13,6 +13,7 @@ namespace {
 using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
+constexpr Nanos kBriefly = 20 * kMillisecond;
 constexpr Nanos kLook = 100 * kMillisecond;  // for signals, and for the end of the node
 
 std::int64_t wall_clock_ns() {
@@ -136,6 +137,11 @@ std::size_t Publisher::pending() {
     return queue_.size();
 }
 
+std::size_t Publisher::targets() const {
+    return static_cast<std::size_t>(
+        std::count_if(targets_.begin(), targets_.end(), [](const Served& served) { return !gone(*served.target); }));
+}
+
 bool Publisher::gone(const Target& target) {
     if (target.left.load(std::memory_order_seq_cst) || target.flow.withdrawn.load(std::memory_order_seq_cst)) return true;
     // Connected with another life of that node: the subscription was of the one before, or is not known
@@ -185,6 +191,16 @@ void Publisher::keep_properties(PyObject* properties, const Chosen& chosen) {
     }
 }
 
+Reference Publisher::encoded(PyObject* message) {
+    const auto found = PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(message)), "__struct_fields__");
+    if (found != 1) {
+        PyErr_Format(PyExc_TypeError, "an event is bytes, another buffer or a Message, not %.100s",
+                     Py_TYPE(message)->tp_name);
+        return {};
+    }
+    return Reference::steal(PyObject_CallOneArg(encode_message_.get(), message));
+}
+
 bool Publisher::read_ttl(PyObject* ttl, Nanos& expires) {
     expires = 0;
     if (ttl == nullptr || ttl == Py_None) return true;
@@ -205,7 +221,7 @@ PyObject* Publisher::publish(PyObject* data, PyObject* properties, PyObject* ttl
     if (!read_ttl(ttl, expires)) return nullptr;
     Reference message_bytes;
     if (!PyObject_CheckBuffer(data)) {
-        message_bytes = Reference::steal(PyObject_CallOneArg(encode_message_.get(), data));
+        message_bytes = encoded(data);
         if (!message_bytes) return nullptr;
         data = message_bytes.get();
     }
@@ -251,12 +267,12 @@ PyObject* Publisher::publish_many(PyObject* events, PyObject* ttl) {
     Reference items = Reference::steal(PySequence_Tuple(events));
     if (!items) return nullptr;
     std::vector<Message> spans;
-    std::vector<Reference> encoded;
+    std::vector<Reference> made;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
         PyObject* item = PyTuple_GET_ITEM(items.get(), i);
         if (!PyBytes_Check(item)) {
-            encoded.push_back(Reference::steal(PyObject_CallOneArg(encode_message_.get(), item)));
-            item = encoded.back().get();
+            made.push_back(PyObject_CheckBuffer(item) ? Reference::steal(PyBytes_FromObject(item)) : encoded(item));
+            item = made.back().get();
             if (item == nullptr) return nullptr;
         }
         spans.push_back({PyBytes_AS_STRING(item), static_cast<std::size_t>(PyBytes_GET_SIZE(item))});
@@ -550,8 +566,9 @@ bool Publisher::settle() {
         const Attempt tried = attempt(*target, load, 0, taken);
         if (tried.status == Status::no_credit) node_->want_credit(target->peer, tried);
         if (tried.status == Status::not_connected) node_->want_connection(target->peer);
-        // What goes in fragments has to wait for each of them: it is not for those who come later.
-        if (taken != 0 || tried.status == Status::large || tried.status == Status::closed) {
+        // What goes in fragments has to wait for each of them.
+        if (tried.status == Status::large) owes_large_.store(true, std::memory_order_relaxed);
+        if (taken != 0 || tried.status == Status::closed) {
             target->owed = false;
         } else {
             all = false;
@@ -560,11 +577,39 @@ bool Publisher::settle() {
     return all;
 }
 
+void Publisher::settle_waiting() {
+    if (node_->forked() || closed_.load()) return;
+    owes_large_.store(false, std::memory_order_relaxed);
+    Chosen owed;
+    for (const auto& [target, where] : targets_) {
+        if (target->owed && !gone(*target)) owed.push_back(target);
+    }
+    Released released;
+    const Nanos began = now_ns(), deadline = began + node_->options().send_timeout;
+    Outcome outcome;
+    if (owed.empty() || !take(deadline, nullptr, outcome)) return;
+    struct Passed {
+        ~Passed() { publisher.pass(); }
+        Publisher& publisher;
+    } passed{*this};
+    if (!retained_) return;
+    const Retained kept = *retained_;
+    const Message data{kept.data.data(), kept.data.size()};
+    const Load load{kept.head, {kept.properties.data(), kept.properties.size()}, &data, 1, kept.expires};
+    std::vector<Rest> rest;
+    for (const auto& target : owed) {
+        if (target->owed.exchange(false)) rest.push_back({target.get(), 0, {}});
+    }
+    std::uint16_t at = 0;
+    std::size_t left_over = 0;
+    send_rest(load, rest, deadline, began, nullptr, at, left_over);
+}
+
 PyObject* Publisher::send(const Chosen& targets, Load load) {
     if (sender_) return enqueue(targets, load);
     const NodeOptions& options = node_->options();
     const Nanos began = now_ns();
-    const Nanos deadline = began + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
+    Nanos deadline = began + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
     if (owner_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
         // A signal handler, while this very thread waits for room.
         return raise("WouldBlock", "publish() inside a publish() of the same publisher that waits; use another thread");
@@ -592,15 +637,17 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
     if (rest.empty()) Py_RETURN_NONE;
     if (node_->fresh()) return raise_not_started();
     if (when_full_ == WhenFull::drop_newest) {
+        // What goes in fragments may wait for each of them, but not for long.
         std::vector<Rest> large;
         std::erase_if(rest, [&](const Rest& one) {
-            const bool waits = one.attempt.status == Status::large || one.attempt.status == Status::closed;
-            if (waits) large.push_back(one);
-            return waits;
+            const bool tried = one.attempt.status == Status::large || one.attempt.status == Status::closed;
+            if (tried) large.push_back(one);
+            return tried;
         });
         pass_over(load, rest);
         rest.swap(large);
         if (rest.empty()) Py_RETURN_NONE;
+        deadline = began + kBriefly;
     }
     if (!may_wait("publish()", "publish_async()")) {
         pass_over(load, rest);
@@ -609,6 +656,10 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
     {
         Released released;
         outcome = send_rest(load, rest, deadline, began, released.interrupted(), at, left_over);
+    }
+    if (outcome.code == Outcome::Code::timeout && when_full_ == WhenFull::drop_newest) {
+        dropped_.fetch_add(load.count - left_over, std::memory_order_relaxed);
+        Py_RETURN_NONE;
     }
     if (outcome.ok()) Py_RETURN_NONE;
     return raise_outcome(outcome, at, kEventKind, now_ns() - began, left_over);

@@ -41,7 +41,7 @@ class Publisher {
     bool serve(std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
                Reference where);
     void leave(std::uint16_t peer, std::uint32_t flow);
-    std::size_t targets() const { return targets_.size(); }
+    std::size_t targets() const;
 
     // With the interpreter's lock. New references; null with an exception set.
     // A buffer or a message; properties and ttl may be null or None.
@@ -59,6 +59,9 @@ class Publisher {
     // Gives the last value to those who came after it, if it is kept. Never blocks; false when some
     // have no room for it yet.
     bool settle();
+    // As above, and waits for those that take it in fragments; with the interpreter's lock, which it lets go.
+    void settle_waiting();
+    bool owes_large() const { return owes_large_.load(std::memory_order_relaxed); }
 
     std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
     std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
@@ -144,6 +147,8 @@ class Publisher {
     void keep_properties(PyObject* properties, const Chosen& chosen);
     bool send_spans(const std::vector<Message>& spans, Nanos expires);
     bool open() const;
+    // The bytes of a message; null with an exception set.
+    Reference encoded(PyObject* message);
     // When it is worth nothing any more; 0: never. False with an exception set.
     static bool read_ttl(PyObject* ttl, Nanos& expires);
     Attempt attempt(Target& target, const Load& load, std::size_t done, std::size_t& taken);
@@ -173,6 +178,7 @@ class Publisher {
     bool take(Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     void pass();
     std::optional<Retained> retained_;
+    std::atomic<bool> owes_large_{false};
     // The queue of its own. Its mutex is taken without the other, or inside it.
     std::mutex queue_mutex_;
     std::condition_variable room_;

@@ -202,15 +202,23 @@ void Node::take_down(Peer& peer, const std::string& reason) {
         if (Ring* ring = peer.ring.load(std::memory_order_relaxed)) {
             dropped = ring->committed() - ring->head();
         }
-        auto close_flow = [&](OutFlow& flow) {
+        auto count_flow = [&](OutFlow& flow) {
             const std::uint64_t sent = flow.messages.load(std::memory_order_relaxed) - flow.at_session_start;
             unconfirmed += sent - std::min(sent, flow.confirmed);
             flow.window.store(0, std::memory_order_seq_cst);
+        };
+        auto close_flow = [&](OutFlow& flow) {
+            count_flow(flow);
             flow.id.store(0, std::memory_order_relaxed);
             if (flow.kind != 0) peer.kinds.set(flow.kind, nullptr);
         };
         for (auto& [kind, flow] : peer.out_flows) close_flow(*flow);
-        for (auto& [key, flow] : peer.subscription_flows) close_flow(*flow);
+        {
+            std::lock_guard lock(peer.mutex);
+            for (auto& [key, flow] : peer.subscription_flows) {
+                if (flow->session == peer.sessions && !flow->withdrawn.load(std::memory_order_relaxed)) count_flow(*flow);
+            }
+        }
         for (auto& flow : peer.old_flows) {
             if (flow->session == peer.sessions) close_flow(*flow);
         }

@@ -397,6 +397,10 @@ NodeCounters Node::counters() {
     c.late_responses = requests_.late();
     c.answers = answers_.load(std::memory_order_relaxed);
     c.lost_answers = lost_answers_.load(std::memory_order_relaxed);
+    std::lock_guard lock(mutex_);
+    for (const auto& registration : registrations_) {
+        if (registration && registration->topics) c.events_dropped += registration->queue->dropped();
+    }
     return c;
 }
 

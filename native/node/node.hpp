@@ -154,6 +154,7 @@ struct NodeCounters {
     int threads = 0;
     std::uint64_t granted = 0, large_in_use = 0;
     std::uint64_t dismissed = 0;
+    std::uint64_t events_dropped = 0;  // by subscriptions, also those that were closed
     std::uint64_t requests = 0, requests_open = 0, late_responses = 0, answers = 0, lost_answers = 0;
 };
 

@@ -73,6 +73,7 @@ def test_a_closed_subscription_gets_nothing_and_its_publisher_goes_on(channel: s
         closing.result(PATIENCE)
         assert len(held) == 1
         stalled.close()
+        eventually(lambda: publisher.subscribers == 0, PATIENCE)
         there.subscribe("a", events)
         serves(publisher)
         publisher.publish(b"y")

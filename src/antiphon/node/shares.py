@@ -51,9 +51,9 @@ class Shares:
         """Gives, changes or (0) takes away. Raises `ConfigError`, which lists who holds what."""
         with self._lock:
             if not handle.set_share(share):
-                others = {n: s for h, (n, s) in self._held.items() if h is not handle and h.active}
-                listed = ", ".join(f"{n}: {s:g}" for n, s in sorted(others.items()))
-                left = 1 - sum(others.values())
+                others = [entry for h, entry in self._held.items() if h is not handle and h.active]
+                listed = ", ".join(f"{n}: {s:g}" for n, s in sorted(others))
+                left = 1 - sum(s for _, s in others)
                 raise ConfigError(
                     f"share {share:g} for {name} is more than the {max(0.0, left):g} that is left "
                     f"of this node's time ({listed}); give less, or close one of them",
@@ -72,6 +72,10 @@ class Shares:
         return entry[1] if entry else None
 
     def held(self) -> dict[str, float]:
-        """Name to share, of those that are in use."""
+        """Name to share, of those that are in use; of several with one name, together."""
+        held: dict[str, float] = {}
         with self._lock:
-            return {name: share for handle, (name, share) in self._held.items() if handle.active}
+            for handle, (name, share) in self._held.items():
+                if handle.active:
+                    held[name] = held.get(name, 0.0) + share
+        return held

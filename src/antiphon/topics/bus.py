@@ -229,9 +229,12 @@ class Bus:
             self._tell(peer, letter)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
+        until = time.monotonic() + drain
+        while time.monotonic() < until and any(one._busy for one in subscriptions):
+            time.sleep(0.002)  # coroutines run on their own loop
         try:
             if self._owns_node:
-                self.node._close_now(drain)
+                self.node._close_now(max(0.0, until - time.monotonic()) if drain > 0 else 0.0)
             else:
                 for timer in timers:
                     timer.close()
@@ -584,6 +587,10 @@ class Bus:
                 if self._state != "running":
                     return
                 self._owing = {one for one in self._owing if not one._core.settle()}
+                for one in self._owing:
+                    if one._core.owes_large and not self.node._later.busy(_key(one._number)):
+                        with contextlib.suppress(AntiphonError):
+                            self._later(one._number, one._core.settle_waiting)
                 late = time.monotonic() - self._last_heard > _HOUSEKEEPING
                 letters = self._letters(late)
                 told = self._ledger.version
@@ -740,7 +747,12 @@ class Bus:
 
     def _later(self, number: int, work: Callable[[], None]) -> Future[None]:
         self._check_open()
-        return self.node._later.add(-(1 << 32) - number, work)
+        return self.node._later.add(_key(number), work)
+
+
+def _key(number: int) -> int:
+    """Of the queue of calls that wait for a publisher, beside those of nodes."""
+    return -(1 << 32) - number
 
 
 class _Peer:

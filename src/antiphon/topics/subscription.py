@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from antiphon._core import Event, Handle, InboxCore
+from antiphon._core import Event, EventBatch, Handle, InboxCore
 from antiphon.errors import ConfigError
 from antiphon.node import Inbox
 from antiphon.node.shares import check_share
@@ -17,7 +17,7 @@ from antiphon.topics.names import Pattern
 if TYPE_CHECKING:
     from antiphon.topics.bus import Bus
 
-__all__ = ["Subscription"]
+__all__ = ["Event", "EventBatch", "Subscription"]
 
 log = logging.getLogger("antiphon.topics")
 
@@ -40,6 +40,8 @@ class Subscription:
         self._meters = Meters(core) if isinstance(core, Handle) else None
         self._coroutine: Any = None
         self._task: asyncio.Task[None] | None = None
+        self._failed = 0
+        self._running = False
         self.where = where
         """The filter, as it was given."""
 
@@ -93,10 +95,21 @@ class Subscription:
     async def _handle(self) -> None:
         """The next event is taken when the coroutine of the one before has ended."""
         async for event in self._reader():
+            self._running = True
             try:
                 await self._coroutine(event)
             except Exception:
+                self._failed += 1
                 log.exception("the handler of subscription %r failed", self.pattern)
+            finally:
+                self._running = False
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a coroutine has something to do."""
+        if self._task is None or self._task.done():
+            return False
+        return self._running or self.pending > 0
 
     # --- shares and delay -------------------------------------------------------------------
 
@@ -140,6 +153,7 @@ class Subscription:
         """Counts: events handled, waiting, dropped, missed, expired; slices and overruns."""
         counts = dict(self._core.statistics())
         counts.pop("kind", None)
+        counts["failed"] += self._failed
         if isinstance(self._core, Handle):
             delays = self._core.delays()
             counts.update({name: delays[name] for name in ("expired", "malformed", "missed")})
