@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any, Self
 
 from antiphon.testing import Child, Collected, Control, eventually
@@ -98,6 +99,12 @@ def came(subscription: Subscription, count: int) -> None:
         lambda: subscription.statistics()["messages"] >= count, PATIENCE, f"{count} have come"
     )
     assert subscription.statistics()["messages"] == count
+
+
+def publish_each(publisher: Publisher, events: Iterable[bytes]) -> None:
+    """One by one. May block."""
+    for data in events:
+        publisher.publish(data)
 
 
 def burn(seconds: float) -> None:

@@ -128,10 +128,12 @@ def test_what_is_no_capacity_is_refused(channel: str, capacity: Any) -> None:
 
 def test_policies_and_handlers_that_there_are_not_are_refused(channel: str) -> None:
     with Bus(channel) as bus:
-        for when_full in ("drop", "disconnect", "", None, 1):
-            for call in (bus.publisher, bus.subscribe):
-                with pytest.raises(ConfigError, match="when_full"):
-                    call("a", when_full=when_full)  # type: ignore[operator]
+        policies: list[Any] = ["drop", "disconnect", "", None, 1]
+        for when_full in policies:
+            with pytest.raises(ConfigError, match="when_full"):
+                bus.publisher("a", when_full=when_full)
+            with pytest.raises(ConfigError, match="when_full"):
+                bus.subscribe("a", when_full=when_full)
         for handler in (5, "print", [nothing]):
             with pytest.raises(ConfigError) as refused:
                 bus.subscribe("a", handler)  # type: ignore[arg-type]
@@ -194,12 +196,10 @@ def test_settings_that_have_no_use_here_are_refused(channel: str) -> None:
         Bus(channel, token="let me in")
     assert refused.value.setting == "token"
     with Node(HERE) as node:
-        for settings in (
-            {"secret": "s"},
-            {"node_config": NodeConfig()},
-        ):
+        several: list[dict[str, Any]] = [{"secret": "s"}, {"node_config": NodeConfig()}]
+        for settings in several:
             with pytest.raises(ConfigError) as refused:
-                Bus(channel, node=node, **settings)  # type: ignore[arg-type]
+                Bus(channel, node=node, **settings)
             assert refused.value.setting == "node"
         Bus(channel, node=node).close()  # it is none the worse for it
 
@@ -311,11 +311,12 @@ def test_a_closed_publisher_refuses_and_the_others_go_on(channel: str) -> None:
         publisher.publish(b"before")
         publisher.close()
         publisher.close()
-        for call in (
+        calls: list[Callable[[], None]] = [
             lambda: publisher.publish(b"x"),
             lambda: publisher.publish_many([]),
             lambda: publisher.publish_async(b"x").result(PATIENCE),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(Closed, match="publisher"):
                 call()
         assert publisher.subscribers == 0
@@ -359,7 +360,7 @@ def forking(control: Control, address: str) -> None:
         publisher = bus.publisher("a")
         publisher.publish(b"before")
         reader.receive(10.0)
-        calls = {
+        calls: dict[str, Callable[[], object]] = {
             "publish": lambda: publisher.publish(b"x"),
             "publish_many": lambda: publisher.publish_many([b"x"]),
             "publisher": lambda: bus.publisher("b"),

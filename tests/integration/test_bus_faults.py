@@ -19,6 +19,7 @@ from integration.buses import (
     Held,
     count_of,
     events_of,
+    publish_each,
     resident,
     serves,
     wait_served,
@@ -77,7 +78,7 @@ def test_a_publisher_that_waits_for_a_subscriber_wakes_when_that_is_killed(chann
         with Child(stalled, address=channel) as victim:
             victim.expect("ready")
             serves(publisher)
-            publishing = Running(lambda: [publisher.publish(b"x") for _ in range(100)])
+            publishing = Running(lambda: publish_each(publisher, [b"x"] * 100))
             victim.expect("stalled", PATIENCE)
             eventually(lambda: publisher.statistics()["published"] == 5, PATIENCE)
             assert not publishing.done

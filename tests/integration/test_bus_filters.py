@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -243,11 +244,12 @@ def test_a_life_may_be_very_long(channel: str) -> None:
 def test_a_life_that_is_none_is_refused(channel: str, ttl: float) -> None:
     with Bus(channel) as bus:
         publisher = bus.publisher("a")
-        for call in (
+        calls: list[Callable[[], None]] = [
             lambda: publisher.publish(b"x", ttl=ttl),
             lambda: publisher.publish_many([b"x"], ttl=ttl),
-            lambda: publisher.publish_packed(b"x", memoryview(bytes(8)).cast("i"), ttl=ttl),
-        ):
+            lambda: publisher.publish_packed(b"x", array("i", [0, 1]), ttl=ttl),
+        ]
+        for call in calls:
             with pytest.raises(ConfigError) as refused:
                 call()
             assert refused.value.setting == "ttl"

@@ -18,6 +18,7 @@ from integration.buses import (
     PATIENCE,
     Events,
     Held,
+    publish_each,
     publish_from,
     resident,
     serves,
@@ -63,7 +64,7 @@ def test_a_closed_subscription_gets_nothing_and_its_publisher_goes_on(channel: s
         publisher = here.publisher("a")
         serves(publisher)
         # It fills the queue of a handler that does not come back, and waits.
-        publishing = Running(lambda: [publisher.publish(b"x") for _ in range(100)])
+        publishing = Running(lambda: publish_each(publisher, [b"x"] * 100))
         eventually(lambda: publisher.statistics()["waits"] > 0 and held.entered.is_set(), PATIENCE)
         eventually(lambda: stalled.statistics()["messages"] == 4, PATIENCE, "it is full")
         assert not publishing.done

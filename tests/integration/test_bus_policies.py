@@ -10,7 +10,7 @@ import pytest
 from antiphon import Closed, NodeConfig, SendTimeout
 from antiphon.testing import Child, Control, eventually
 from antiphon.topics import Bus, Publisher
-from integration.buses import PATIENCE, Events, Held, came, serves
+from integration.buses import PATIENCE, Events, Held, came, publish_each, serves
 from unit.node.pairs import Running, numbered
 
 pytestmark = pytest.mark.timeout(60)
@@ -73,7 +73,7 @@ def test_the_others_get_an_event_while_its_publisher_waits_for_a_full_one(channe
         there.subscribe("a", quick)
         publisher = here.publisher("a")
         serves(publisher, 2)
-        publishing = Running(lambda: [publisher.publish(b"%d" % n) for n in range(10)])
+        publishing = Running(lambda: publish_each(publisher, numbered(10)))
         # The third waits for the first subscription, and has gone to the second.
         assert quick.wait(3) == numbered(3)
         time.sleep(0.1)
@@ -138,7 +138,7 @@ def test_a_full_topic_stops_its_own_publishers_only(channel: str, how: str) -> N
         full, free = here.publisher("full"), here.publisher("free")
         serves(full)
         serves(free)
-        publishing = Running(lambda: [full.publish(bytes(1000)) for _ in range(100)])
+        publishing = Running(lambda: publish_each(full, [bytes(1000)] * 100))
         came(stuck, 10)
         for number in range(5000):  # several windows of it
             free.publish(b"%d" % number + bytes(1000))

@@ -10,7 +10,7 @@ import pytest
 from antiphon import NodeConfig
 from antiphon.testing import eventually
 from antiphon.topics import Bus, Publisher
-from integration.buses import PATIENCE, Events, Held, serves
+from integration.buses import PATIENCE, Events, Held, publish_each, serves
 from unit.node.pairs import Running, all_results, numbered
 
 pytestmark = pytest.mark.timeout(60)
@@ -129,7 +129,7 @@ def test_a_publisher_with_a_share_has_a_queue_of_its_own(channel: str, when_full
         serves(publisher)
         publisher.publish(b"first")
         assert held.entered.wait(PATIENCE)
-        publishing = Running(lambda: [publisher.publish(b"%d" % number) for number in range(COUNT)])
+        publishing = Running(lambda: publish_each(publisher, numbered(COUNT)))
         if when_full == "block":
             eventually(lambda: publisher.statistics()["waits"] > 0, PATIENCE)
             time.sleep(0.1)
@@ -162,7 +162,7 @@ def test_nobody_on_the_bus_waits_with_a_publisher_that_waits(channel: str) -> No
         there.subscribe("a", held, capacity=1)
         publisher = here.publisher("a")
         serves(publisher)
-        publishing = Running(lambda: [publisher.publish(b"x") for _ in range(10)])
+        publishing = Running(lambda: publish_each(publisher, [b"x"] * 10))
         assert held.entered.wait(PATIENCE)
         eventually(lambda: publisher.statistics()["published"] == 2, PATIENCE)
         quick = Events()

@@ -75,13 +75,13 @@ def test_a_publisher_that_comes_back_under_its_id_counts_anew(channel: str) -> N
         held.open()
         held.first(200, PATIENCE)
         lives = [held.items[at : at + 50] for at in range(0, 200, 50)]
-        assert [[event.topic for event in life] for life in lives] == [
+        assert [[event.topic for event in events] for events in lives] == [
             [topic] * 50 for topic in ["a", "a", "b", "a"]
         ]
-        for life in lives:
-            assert [event.data for event in life] == numbered(50)
-            assert [event.sequence for event in life] == list(range(1, 51))
-            assert [event.missed for event in life] == [0] * 50
+        for events in lives:
+            assert [event.data for event in events] == numbered(50)
+            assert [event.sequence for event in events] == list(range(1, 51))
+            assert [event.missed for event in events] == [0] * 50
         assert subscription.statistics()["missed"] == 0
 
 

@@ -29,6 +29,7 @@ from antiphon._version import __version__
 from antiphon.cli.components import COMPONENTS
 from antiphon.errors import ConfigError
 from antiphon.node.config import NodeConfig
+from antiphon.topics.config import BusConfig
 
 __all__ = ["collect", "doctor"]
 
@@ -68,14 +69,14 @@ def collect() -> dict[str, Any]:
 
 def _settings() -> tuple[NodeConfig, list[dict[str, Any]], str | None]:
     try:
-        resolved = settings.resolve(NodeConfig, "node")
-        config = NodeConfig.load()
+        config, bus = NodeConfig.load(), BusConfig.load()
+        rows = [
+            {"name": prefix + name, "value": _plain(getattr(made, name)), "source": setting.source}
+            for prefix, table, made in (("", "node", config), ("bus.", "bus", bus))
+            for name, setting in settings.resolve(type(made), table).items()
+        ]
     except ConfigError as error:
         return NodeConfig(), [], str(error)
-    rows = [
-        {"name": name, "value": _plain(getattr(config, name)), "source": setting.source}
-        for name, setting in resolved.items()
-    ]
     return config, rows, None
 
 

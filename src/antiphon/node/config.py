@@ -72,7 +72,7 @@ class Schedule:
     """
 
     period: float = 0.010
-    """Seconds, from 1 ms to 10 s. No event of a task that keeps to its share waits longer."""
+    """Seconds, from 1 ms to 10 s. A task that has credits left waits no longer for its turn."""
 
     buckets: int = 100
     """In how many steps the time that a task has left is told apart: from 2 to 10,000."""

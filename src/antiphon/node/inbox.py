@@ -12,6 +12,7 @@ from antiphon._core import Batch, InboxCore
 from antiphon.errors import Closed, ReceiveTimeout
 from antiphon.node.coroutines import numbers
 from antiphon.node.loops import close_door, door_of
+from antiphon.wire.message import FIRST_KIND
 
 __all__ = ["Batch", "Inbox"]
 
@@ -97,8 +98,8 @@ class Inbox(Generic[T]):
                         await came
             except TimeoutError:
                 raise ReceiveTimeout(
-                    f"nothing came for kind {self.kind} in {timeout} s; wait longer, or look "
-                    "whether anybody sends",
+                    f"nothing came for {self._what} in {timeout} s; wait longer, or look whether "
+                    "anybody sends",
                     waited=cast("float", timeout),
                 ) from None
             finally:
@@ -139,6 +140,10 @@ class Inbox(Generic[T]):
         for came in waiting:
             if not came.done():
                 came.set_result(None)
+
+    @property
+    def _what(self) -> str:
+        return f"kind {self.kind}" if self.kind >= FIRST_KIND else "this subscription"
 
     @property
     def kind(self) -> int:

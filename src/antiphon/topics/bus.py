@@ -58,6 +58,7 @@ _HOUSEKEEPING = 0.25
 _SOON = 0.01
 _GATHER = 0.002
 _LOOK_EVERY = 1.0
+_COUNTS = ("published", "dropped", "lost")
 _DRAIN = 5.0
 _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 
@@ -152,6 +153,7 @@ class Bus:
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
         self._last_heard = 0.0
+        self._past: list[dict[str, int]] = []
         self._judges: list[Callable[[Conformance], Any]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -265,6 +267,10 @@ class Bus:
         """Blocks until the bus's node is closed, or SIGINT or SIGTERM arrives."""
         self.node.wait()
 
+    def wait_async(self) -> Future[None]:
+        """Done when the bus's node is closed. Signals are the event loop's to handle."""
+        return self.node.wait_async()
+
     def __enter__(self) -> Self:
         refuse_to_block("'with bus:'", "'async with bus:'")
         return self.start()
@@ -344,6 +350,8 @@ class Bus:
         with self._lock:
             self._owing.discard(publisher)
             if self._publishers.pop(publisher._number, None) is not None:
+                self._past.append(publisher.statistics())
+                self._past = [{name: sum(one[name] for one in self._past) for name in _COUNTS}]
                 self._topics.remove(publisher.topic, publisher._number)
                 self._ledger.unpublish(publisher._number)
                 self._changed.notify_all()
@@ -654,13 +662,17 @@ class Bus:
 
     def _share_of(self, subscription: Subscription) -> float | None:
         core = subscription._core
-        return self.node._shares.share_of(core) if isinstance(core, Handle) else None
+        if not isinstance(core, Handle) or not core.active:
+            return None
+        return self.node._shares.share_of(core)
 
     def _shares_of_others(self, subscription: Subscription) -> float:
         return sum(self.node._shares.held().values()) - (self._share_of(subscription) or 0.0)
 
     def _give_share(self, subscription: Subscription, share: float) -> None:
         core = subscription._core
+        if subscription.closed:
+            raise Closed("this subscription is closed; it has no share", what="subscription")
         if not isinstance(core, Handle):
             raise ConfigError("a subscription that is iterated has no share", setting="share")
         self.node._shares.give(core, share, f"subscription {subscription.pattern!r}")
@@ -722,6 +734,7 @@ class Bus:
         self.node._check_process()
         with self._lock:
             counts = [publisher.statistics() for publisher in self._publishers.values()]
+            counts += self._past
             names = {name for state in self._peers.values() for name in state.table.topics.values()}
             names.update(self._ledger.topics.values())
             return BusStatistics(

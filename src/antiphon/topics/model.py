@@ -60,7 +60,8 @@ class DelayModel:
     bound: float
     """Of the mean response, from the guaranteed rate alone, whatever the others do."""
     worst_wait: float
-    """No event waits longer: the period, as long as it is stable and conformant."""
+    """No event at the head of the queue waits longer for its turn: the period, as long as it, and
+    everybody else with a share, is stable and conformant."""
     queue_length: float
     """Measured: how many events an arriving one has found waiting."""
     little_wait: float

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from antiphon._core import Event, EventBatch, Handle, InboxCore
-from antiphon.errors import ConfigError
+from antiphon._core import Event, EventBatch, Handle, InboxCore, on_scheduler_thread
+from antiphon.errors import ConfigError, WouldBlock
 from antiphon.node import Inbox
 from antiphon.node.shares import check_share
 from antiphon.topics.model import DelayModel, Meters, Plan, calibrate
@@ -144,6 +144,8 @@ class Subscription:
         Blocks while it measures, for at most ``timeout`` seconds. The plan says whether that could
         be had, with which share, and what was measured; if it could not, the share is as before.
         """
+        if on_scheduler_thread():
+            raise WouldBlock("calibrate() inside a handler measures nothing; use another thread")
         self._bus._refuse_to_block("calibrate()", "await asyncio.to_thread(sub.calibrate, ...)")
         return calibrate(self, self._handled(), mean_delay, timeout)
 
