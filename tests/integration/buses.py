@@ -123,6 +123,7 @@ def resident(
     settings: dict[str, Any] | None = None,
     announce: float = 1.0,
     heartbeat: float = 1.0,
+    secret: str | None = None,
 ) -> None:
     """A bus that publishes and subscribes, and tells what comes when it is asked."""
     import contextlib
@@ -140,7 +141,9 @@ def resident(
             where = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "node"
             node = stack.enter_context(Node(id, listen=f"unix://{where}", config=node_config))
         own = None if node else node_config
-        bus = stack.enter_context(Bus(address, node=node, config=config, node_config=own))
+        bus = stack.enter_context(
+            Bus(address, node=node, secret=secret, config=config, node_config=own)
+        )
         publishers = {topic: bus.publisher(topic) for topic in topics or ()}
         events: list[Any] = []
         subscriptions = [

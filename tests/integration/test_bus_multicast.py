@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 
 import pytest
 
-from antiphon.testing import Child, eventually
+from antiphon.testing import Child, Network, eventually
 from antiphon.topics import Bus, BusConfig
 from integration.buses import (
     PATIENCE,
@@ -93,3 +94,47 @@ def test_groups_with_another_secret_stay_apart(group: str) -> None:
         assert here.statistics().peers == 1
         assert stranger.statistics().peers == 0
         assert len(theirs) == 0
+
+
+@pytest.mark.needs("netns")
+@pytest.mark.parametrize(
+    "channel",
+    [
+        "mcast://239.77.0.1:7777?interface={address}",
+        "mcast://239.77.0.1:7777?interface=eth0&ttl=1",
+        "mcast://239.77.0.1:7777",
+        "mcast://10.77.8.255:7777",
+    ],
+)
+def test_buses_on_two_machines_find_and_hear_each_other(channel: str) -> None:
+    """By the address of an interface, by its name, by the route alone, and by broadcast."""
+    with Network(2, subnet=8) as network, contextlib.ExitStack() as stack:
+        children = []
+        for number, member in enumerate(network.members):
+            member.run("ip route add 224.0.0.0/4 dev eth0")
+            child = Child(
+                resident,
+                prefix=member.prefix,
+                address=channel.format(address=member.address),
+                topics=[f"of/{number}"],
+                patterns=["of/*"],
+                secret="of the plant",
+                announce=0.3,
+            )
+            children.append(stack.enter_context(child))
+        for child in children:
+            child.expect("ready", PATIENCE)
+        for number, child in enumerate(children):
+            wait_served(child, f"of/{number}", 2)
+            publish_from(child, f"of/{number}", 0, 200)
+        for child in children:
+            eventually(lambda one=child: count_of(one) == 400, PATIENCE)  # type: ignore[misc]
+            seen = events_of(child)
+            for number in range(2):
+                mine = [
+                    data
+                    for data, topic in zip(seen["data"], seen["topics"], strict=True)
+                    if topic == f"of/{number}"
+                ]
+                assert mine == [str(one) for one in range(200)]
+            assert set(seen["missed"]) == {0}

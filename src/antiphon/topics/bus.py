@@ -12,7 +12,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -141,8 +140,7 @@ class Bus:
         except BaseException:
             self._finder.close()
             raise
-        # From anywhere: events of a life before lie in queues yet, and a number tells their name.
-        self._numbers = itertools.count(1 + secrets.randbelow(2**31))
+        self._numbers = itertools.count(1)
         self._ledger = Ledger(self.node._incarnation)
         self._publishers: dict[int, Publisher] = {}
         self._topics: TopicIndex[int] = TopicIndex()
@@ -189,10 +187,16 @@ class Bus:
                 timer._start()
             for subscription in self._subscriptions.values():
                 subscription._begin(self._loop)
-        self._finder.start(
-            Member(self.node.id, self.node._incarnation, self._channel.address(self.node), version),
-            self._members_changed,
-        )
+        try:
+            self._finder.start(
+                Member(
+                    self.node.id, self.node._incarnation, self._channel.address(self.node), version
+                ),
+                self._members_changed,
+            )
+        except BaseException:
+            self._close_now(0.0)
+            raise
         self._thread = threading.Thread(target=self._run, name="ap-bus", daemon=True)
         self._thread.start()
         _running.add(self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
@@ -114,8 +116,11 @@ def _multicast(
         interval=config.announce_interval,
         expiry=config.announce_expiry,
     )
-    # What the group's interface reaches, the node must be reached on.
-    host = interface or "0.0.0.0"
+    # What the group's interface reaches, the node must be reached on. A name is no address to
+    # listen on; the finders put the one in that the datagrams come from.
+    host = "[::]" if ":" in parts.hostname else "0.0.0.0"
+    with contextlib.suppress(ValueError):
+        host = str(ipaddress.IPv4Address(interface or ""))
     return Channel(
         finder,
         lambda: Node(listen=f"tcp://{host}:0", secret=secret, tls=tls, config=node_config),

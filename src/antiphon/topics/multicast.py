@@ -43,7 +43,7 @@ import socket
 import struct
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from antiphon.errors import ConfigError
@@ -267,14 +267,14 @@ class MulticastFinder(ThreadedFinder):
         drained = False
         for _ in range(_PER_TURN):
             try:
-                data = self._socket.recv(_MOST_BYTES + 1)
+                data, sender = self._socket.recvfrom(_MOST_BYTES + 1)
             except BlockingIOError:
                 drained = True
                 break
             except OSError as error:  # that the network has reported; receiving takes it away
                 self._complain("receive", f"a datagram could not be received: {error}")
                 continue
-            self._receive(data, now)
+            self._receive(data, now, sender[0])
         if drained:
             self._expire(now)
         self._settle({heard.member.id: heard.member for heard in self._heard.values()})
@@ -288,7 +288,7 @@ class MulticastFinder(ThreadedFinder):
         self._planned = until
         return until
 
-    def _receive(self, data: bytes, now: float) -> None:
+    def _receive(self, data: bytes, now: float, host: str) -> None:
         try:
             said = self._codec.decode(data)
         except ValueError as error:
@@ -296,7 +296,7 @@ class MulticastFinder(ThreadedFinder):
             why = str(error)
             self._complain(why, f"a datagram to {self._group} port {self._port} is ignored: {why}")
         else:
-            self._hear(said, now)
+            self._hear(replace(said, member=_located(said.member, host)), now)
 
     def _hear(self, said: _Announcement, now: float) -> None:
         member, me = said.member, cast("Member", self._me)
@@ -458,6 +458,16 @@ class MulticastFinder(ThreadedFinder):
                 raise refuse("address", str(address), wanted)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         made.bind(self._destination)
+
+
+def _located(member: Member, host: str) -> Member:
+    """A node that listens on all its addresses is to be reached where its datagram came from."""
+    for everywhere in ("tcp://0.0.0.0:", "tcp://[::]:"):
+        if member.address.startswith(everywhere):
+            port = member.address.removeprefix(everywhere)
+            there = f"[{host}]" if ":" in host else host
+            return replace(member, address=f"tcp://{there}:{port}")
+    return member
 
 
 def _check_group(address: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
