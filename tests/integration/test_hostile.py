@@ -272,7 +272,7 @@ def test_a_stranger_cannot_make_a_node_dial_itself_mad_with_a_false_address(
         frame(KIND, b"1234567", flags=strangers.FRAGMENT),
         frame(strangers.HELLO, hello(7)),
         frame(strangers.CREDIT, struct.pack("<II", 2**32 - 1, 2**32 - 1)),
-        frame(63, b"of the library, but unheard of"),
+        frame(31, b"of the library, but unheard of"),
         frame(strangers.FLUSH, b"123"),
         frame(strangers.RESERVE, b"123"),
         os.urandom(100_000),
