@@ -95,9 +95,17 @@ Task* ReadyQueue::pop() {
     return task;
 }
 
+void ReadyQueue::clear() {
+    for (auto& bucket : buckets_) bucket.clear();
+    for (auto& word : filled_) word = 0;
+    rest_.clear();
+    size_ = 0;
+}
+
 void ReadyQueue::erase(Task& task) {
     if (!task.queued_) return;
     task.queued_ = false;
+    if (size_ == 0) return;  // all were cleared
     --size_;
     if (task.share_ <= 0) {
         std::erase(rest_, &task);

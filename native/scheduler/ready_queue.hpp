@@ -28,6 +28,8 @@ class ReadyQueue {
     // One that comes first; null when there is none. Renews all credits if nobody has any.
     Task* pop();
     void erase(Task& task);
+    // Without a look at the tasks: they may be gone when a scheduler ends that nobody stopped.
+    void clear();
     std::size_t size() const { return size_; }
     bool empty() const { return size_ == 0; }
 

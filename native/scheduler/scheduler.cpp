@@ -265,8 +265,7 @@ bool Scheduler::wait_idle(Nanos until) {
 bool Scheduler::stop(Nanos until) {
     std::unique_lock lock(mutex_);
     stopping_.store(true, std::memory_order_seq_cst);
-    while (ready_.pop() != nullptr) {
-    }
+    ready_.clear();
     ready_count_.store(0, std::memory_order_seq_cst);
     hooks_.wake_leader();
     for (Worker& worker : workers_) worker.wake.notify_all();
