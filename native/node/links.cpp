@@ -195,6 +195,8 @@ void Node::take_down(Peer& peer, const std::string& reason) {
     if (peer.in) close_channel(peer.in);
     peer.in = nullptr;
     peer.asked = peer.agreed = 0;
+    peer.ask_again = 0;
+    peer.refusals = 0;
     peer.ending = false;
 
     std::uint64_t unconfirmed = 0, dropped = 0;

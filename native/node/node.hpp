@@ -351,6 +351,7 @@ class Node {
 
     // part.cpp: on the selector thread
     void keep_to_limit();
+    void look_at_limit(Nanos when);
     bool hold(Peer& peer);
     bool all_handled(const Peer& peer) const;
     void let_go(Peer& peer);
@@ -483,6 +484,7 @@ class Node {
     bool finishing_ = false;  // rings are being written out for the last time
     std::uint32_t partings_ = 0;  // times that a peer was asked to part
     std::uint64_t limit_timer_ = 0;
+    Nanos limit_due_ = 0;  // when that is
     int warnings_left_ = kWarningsPerTick;
 
     Helper helper_{[this](std::function<void()> call) { selector_.post(std::move(call)); }};

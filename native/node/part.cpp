@@ -21,6 +21,7 @@ namespace antiphon {
 namespace {
 
 constexpr Nanos kGrace = 100 * kMillisecond;
+constexpr Nanos kAskAgain = 2 * kMillisecond;  // one that said no; twice as long after each further no
 
 }  // namespace
 
@@ -49,7 +50,8 @@ void Node::keep_to_limit() {
         // One that was just opened, and not used yet, was opened for somebody who will come back. And if
         // those that come first cannot go just now, one that is in use does not go in their place.
         const bool fresh = peer.unused.load(std::memory_order_relaxed) && idle < kGrace;
-        if (fresh || (i >= first && idle < options_.heartbeat) || !hold(peer)) {
+        const bool said_no = selector_.now() < peer.ask_again;
+        if (fresh || said_no || (i >= first && idle < options_.heartbeat) || !hold(peer)) {
             later = true;
             continue;
         }
@@ -57,8 +59,16 @@ void Node::keep_to_limit() {
         say(peer, Control::part, ByteWriter().put(peer.asked).bytes());
         --over;
     }
-    if (over == 0 || !later || limit_timer_ != 0) return;
-    limit_timer_ = selector_.at(selector_.now() + kGrace, [this] {
+    if (over != 0 && later) look_at_limit(selector_.now() + kGrace);
+}
+
+void Node::look_at_limit(Nanos when) {
+    if (limit_timer_ != 0) {
+        if (limit_due_ <= when) return;
+        selector_.cancel(limit_timer_);
+    }
+    limit_due_ = when;
+    limit_timer_ = selector_.at(when, [this] {
         limit_timer_ = 0;
         keep_to_limit();
     });
@@ -157,8 +167,11 @@ bool Node::got_part(Peer& peer, Control word, std::string_view payload) {
             end_session(peer);
             return true;
         }
+        // It is still the one to go, and soon will: most often its handler has yet to return. Were another
+        // to go in its place, that might be the busiest.
         peer.asked = 0;
-        peer.used.store(selector_.now(), std::memory_order_relaxed);  // the others come first
+        peer.ask_again = selector_.now() + std::min(kGrace, kAskAgain << std::min(peer.refusals++, 6));
+        look_at_limit(peer.ask_again);
     }
     if (peer.asked == 0 && peer.agreed == 0 && peer.held.load(std::memory_order_relaxed)) let_go(peer);
     return true;
@@ -167,6 +180,8 @@ bool Node::got_part(Peer& peer, Control word, std::string_view payload) {
 // What is in the ring still goes out, and then a bye.
 void Node::end_session(Peer& peer) {
     peer.ending = true;
+    peer.ask_again = 0;
+    peer.refusals = 0;
     peer.held.store(true, std::memory_order_seq_cst);
     peer.session.store(0, std::memory_order_seq_cst);
     peer.wake();  // whoever waits for credit or room

@@ -152,6 +152,8 @@ class Peer {
     std::uint32_t asked = 0, agreed = 0;
     std::uint32_t part_seen = 0;  // the last question of this incarnation
     Nanos held_since = 0;
+    Nanos ask_again = 0;  // it said that it needs the connection
+    int refusals = 0;     // how often, one after the other
     bool ending = false;  // and it is done
     std::uint32_t features = 0;  // that both ends have
     std::atomic<std::uint64_t> incarnation{0};  // set before the session, and read by publishers

@@ -135,9 +135,7 @@ def test_the_busy_stays_while_others_come_and_go() -> None:
             for other in others[1:]:
                 hub.request(busy, b"x", kind=OTHER)
                 hub.request(other.id, b"x", kind=OTHER)
-        # One that is to go and says no passes its turn on, and that may be to the busy one.
-        ended = [peer for node, peer, _ in books.ended.items if node == HUB]
-        assert ended.count(busy) <= len(ended) / 10, ended
+        assert busy not in {peer for node, peer, _ in books.ended.items if node == HUB}
         undisturbed(hub, others, books)
 
 
