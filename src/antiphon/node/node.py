@@ -229,6 +229,8 @@ class Node(NodeCore):
             clean = self._close(max(0.0, until - time.monotonic() if drain > 0 else 0.0))
         finally:  # closed all the same, if Ctrl-C ended the patience
             _running.discard(self)
+            for callbacks in self._callbacks.values():
+                callbacks.clear()  # they may hold the node, and it its descriptors
             self._later.close()
             self._closed_event.set()
             with self._lock:

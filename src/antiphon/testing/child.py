@@ -11,12 +11,13 @@ import __future__
 import ctypes
 import json
 import os
-import select
 import signal
 import sys
 import threading
 import time
 from typing import Any, NoReturn
+
+from antiphon.testing.waiting import readable
 
 __all__ = ["Control"]
 
@@ -43,7 +44,7 @@ class Control:
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._pending:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._orders], [], [], left)[0]:
+            if not readable(self._orders, left):
                 raise TimeoutError(f"no order within {timeout} s")
             chunk = os.read(self._orders, 65536)
             if not chunk:
@@ -55,7 +56,7 @@ class Control:
 
     def heard(self) -> bool:
         """Whether an order waits. Never blocks."""
-        return b"\n" in self._pending or bool(select.select([self._orders], [], [], 0)[0])
+        return b"\n" in self._pending or readable(self._orders, 0)
 
 
 def main() -> NoReturn:

@@ -25,7 +25,6 @@ import contextlib
 import inspect
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -37,7 +36,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from antiphon.testing.waiting import eventually
+from antiphon.testing.waiting import eventually, readable
 
 __all__ = ["Child", "ChildFailed"]
 
@@ -127,7 +126,7 @@ class Child:
         deadline = time.monotonic() + timeout
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            if left <= 0 or not readable(descriptor, left):
                 raise ChildFailed(self._story(f"did not tell {waiting_for} within {timeout:g} s"))
             chunk = os.read(descriptor, 65536)
             if not chunk:

@@ -204,17 +204,28 @@ class Proxy:
 
     def _turn(self) -> None:
         pipes = [pipe for link in self._links for pipe in link]
-        readers: list[socket.socket] = [pipe.source for pipe in pipes if pipe.wants_input]
-        writers = [pipe.sink for pipe in pipes if pipe.wants_output]
-        readable, writable, _ = select.select([*readers, self._door], writers, [], _TICK)
-        if self._door in readable:
+        wanted = {self._door.fileno(): select.POLLIN}
+        for pipe in pipes:
+            for end, wants, what in (
+                (pipe.source, pipe.wants_input, select.POLLIN),
+                (pipe.sink, pipe.wants_output, select.POLLOUT),
+            ):
+                if wants:
+                    wanted[end.fileno()] = wanted.get(end.fileno(), 0) | what
+        poll = select.poll()
+        for descriptor, what in wanted.items():
+            poll.register(descriptor, what)
+        ready = dict(poll.poll(_TICK * 1000))
+        readable = {fd for fd, what in ready.items() if what & ~select.POLLOUT}
+        writable = {fd for fd, what in ready.items() if what & ~select.POLLIN}
+        if self._door.fileno() in readable:
             self._accept()
         for link in list(self._links):
             try:
                 for pipe in link:
-                    if pipe.sink in writable and pipe.wants_output:
+                    if pipe.sink.fileno() in writable and pipe.wants_output:
                         pipe.give()
-                    if pipe.source in readable and pipe.wants_input:
+                    if pipe.source.fileno() in readable and pipe.wants_input:
                         pipe.take()
                     pipe.finish()
             except BlockingIOError:

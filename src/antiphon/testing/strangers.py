@@ -9,7 +9,6 @@ description and not from the core's code, so that the two check each other.
 from __future__ import annotations
 
 import secrets
-import select
 import socket
 import struct
 import threading
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from antiphon.node.address import parse_address
+from antiphon.testing.waiting import readable, writable
 
 __all__ = ["Frame", "Host", "Stranger", "frame", "hello", "text"]
 
@@ -151,7 +151,7 @@ class Stranger:
         with self._lock:
             while sent < len(view):
                 left = deadline - time.monotonic()
-                if left <= 0 or not select.select([], [self.socket], [], left)[1]:
+                if left <= 0 or not writable(self.socket, left):
                     break
                 try:
                     sent += self.socket.send(view[sent : sent + 65536], socket.MSG_DONTWAIT)
@@ -221,7 +221,7 @@ class Stranger:
     def _take(self, count: int, deadline: float) -> bytes:
         while len(self._pending) < count:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.socket], [], [], left)[0]:
+            if left <= 0 or not readable(self.socket, left):
                 raise TimeoutError(f"{len(self._pending)} of {count} bytes came in time")
             try:
                 data = self.socket.recv(65536)
@@ -237,7 +237,7 @@ class Stranger:
         """Whether the node ends the connection in that time. Reads whatever comes until then."""
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
-            if not select.select([self.socket], [], [], left)[0]:
+            if not readable(self.socket, left):
                 return False
             try:
                 if not self.socket.recv(65536):

@@ -6,12 +6,13 @@ long as needed, and fail with what they waited for.
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Collected", "eventually"]
+__all__ = ["Collected", "eventually", "readable", "writable"]
 
 T = TypeVar("T")
 
@@ -26,6 +27,26 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, what: str = ""
             raise AssertionError(f"not within {timeout:g} s: {what or condition}; last: {value!r}")
         time.sleep(_PAUSE)
     return value
+
+
+class _Descriptor(Protocol):
+    def fileno(self) -> int: ...
+
+
+def readable(what: int | _Descriptor, timeout: float | None) -> bool:
+    """Whether something can be read there. Blocks; ``select`` would end at descriptor 1024."""
+    return _ready(what, select.POLLIN, timeout)
+
+
+def writable(what: int | _Descriptor, timeout: float | None) -> bool:
+    """Whether something can be written there. Blocks."""
+    return _ready(what, select.POLLOUT, timeout)
+
+
+def _ready(what: int | _Descriptor, wanted: int, timeout: float | None) -> bool:
+    poll = select.poll()
+    poll.register(what, wanted)
+    return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
 
 
 class Collected(Generic[T]):

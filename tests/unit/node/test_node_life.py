@@ -8,16 +8,22 @@ import signal
 import socket
 import threading
 import warnings
+import weakref
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon import Closed, ConfigError, Node, NodeConfig, UnknownPeer
-from unit.node.pairs import HERE, KIND, THERE, Heard, Running, eventually, nodes, python
+from unit.node.pairs import HERE, KIND, OTHER, THERE, Heard, Running, eventually, nodes, python
 
 pytestmark = pytest.mark.timeout(20)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_node_without_an_id_draws_one_of_the_upper_half() -> None:
@@ -218,6 +224,28 @@ def test_a_node_that_was_never_closed_warns_and_closes() -> None:
         pass
 
 
+def test_a_closed_node_goes_with_its_last_name_though_its_callbacks_hold_it() -> None:
+    def life() -> weakref.ref[Node]:
+        with nodes() as (here, there):
+            there.on(KIND, lambda source, data: bytes([there.id % 256]))
+            there.on_connected(lambda peer, address: there.address)
+            there.on_disconnected(lambda peer, reason: there.address)
+            there.inbox(OTHER)
+            assert here.request(THERE, b"x", kind=KIND) == bytes([THERE % 256])
+        return weakref.ref(there)
+
+    life()  # what is made once for all nodes
+    gc.collect()
+    gc.disable()
+    try:
+        before = descriptors()
+        ended = life()
+        assert ended() is None
+        assert descriptors() == before
+    finally:
+        gc.enable()
+
+
 def test_wait_on_another_thread_returns_when_the_node_is_closed() -> None:
     with Node(config=NodeConfig()) as node:
         waiting = Running(node.wait)
@@ -258,9 +286,6 @@ def test_a_node_leaves_no_thread_behind() -> None:
 
 
 def test_a_node_leaves_no_descriptor_behind() -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
     with nodes() as (here, there):  # whatever the first of a process opens for good
         there.inbox(KIND)
         here.send(THERE, b"x", kind=KIND)

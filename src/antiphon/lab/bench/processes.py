@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+
+from antiphon.testing.waiting import readable
 
 __all__ = ["WORKER", "Child", "Crew", "WorkerFailed", "WorkerTimeout", "ask_all"]
 
@@ -79,7 +80,7 @@ class Child:
         deadline = time.monotonic() + timeout
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            if left <= 0 or not readable(descriptor, left):
                 raise WorkerTimeout(f"{self.label} did not answer within {timeout:g} s")
             chunk = os.read(descriptor, 65536)
             if not chunk:
