@@ -19,6 +19,9 @@ class EventReader {
         PyObject* name;  // str; the handler's
         std::uint64_t version;  // of the names, when it was found
         std::uint32_t session;  // for which it was looked up
+
+        // Whose event it is that came from that node.
+        std::uint16_t source(std::uint16_t from) const { return bound->origin != 0 ? bound->origin : from; }
     };
     // The topic of an event of that node, as it came in that session; null when it has no name here.
     // Until the next call.

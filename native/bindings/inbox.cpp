@@ -91,7 +91,7 @@ Reference Inbox::event(const char* data, std::size_t size) {
     }
     const std::uint32_t missed = EventReader::missed(*topic, view.head.number);
     if (missed != 0) missed_.fetch_add(missed, std::memory_order_relaxed);
-    return Reference::steal(make_event(view, topic->name, run_.source, missed));
+    return Reference::steal(make_event(view, topic->name, topic->source(run_.source), missed));
 }
 
 PyObject* Inbox::pair(Reference source, Reference data) {

@@ -459,6 +459,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("flow", [](const Handle& self) { return self.registration().flow; })
         .def_prop_ro("least_charge", [](const Handle& self) { return self.registration().least_charge; })
         .def("set_share", &Handle::set_share, "share"_a)
+        .def("route", &Handle::route, "source"_a, "number"_a, "to"_a.none())
         .def("meter", &registration_meter_dict)
         .def("delays", &delay_dict)
         .def("statistics", [](const Handle& self) { return registration_dict(self.registration(), &self.handler()); });
@@ -589,6 +590,20 @@ NB_MODULE(_core, m) {
             },
             "call"_a, "on_error"_a, "batch"_a, "capacity"_a, "when_full"_a)
         .def(
+            "_relay",
+            [](NodeCore& self, nb::handle call, nb::handle on_error, std::uint64_t capacity, double patience) {
+                return self.relay(shared(call), shared(on_error), capacity, seconds_to_ns(patience));
+            },
+            "call"_a, "on_error"_a, "capacity"_a, "patience"_a)
+        .def(
+            "_identify",
+            [](NodeCore& self, const std::string& address, double timeout) {
+                const auto found = self.identify(address, timeout);
+                if (PyErr_Occurred()) throw nb::python_error();
+                return found;
+            },
+            "address"_a, "timeout"_a)
+        .def(
             "_subscribe_inbox",
             [](NodeCore& self, std::uint64_t capacity, const std::string& full) {
                 return self.subscribe_inbox(capacity, when_full(full));
@@ -597,12 +612,13 @@ NB_MODULE(_core, m) {
         .def(
             "_publisher",
             [](NodeCore& self, std::uint32_t topic, const std::string& name, const std::string& full, bool retains,
-               std::size_t capacity, nb::handle encode) {
+               std::size_t capacity, nb::handle encode, std::uint16_t origin) {
                 return std::make_shared<Publisher>(
-                    self.node(), Publisher::Options{topic, name, when_full(full), retains, capacity}, shared(encode),
+                    self.node(), Publisher::Options{topic, name, when_full(full), retains, capacity, origin},
+                    shared(encode),
                     self.encode());
             },
-            "topic"_a, "name"_a, "when_full"_a, "retains"_a, "capacity"_a, "encode"_a)
+            "topic"_a, "name"_a, "when_full"_a, "retains"_a, "capacity"_a, "encode"_a, "origin"_a = 0)
         .def(
             "_tell",
             [](NodeCore& self, long target, nb::handle data, bool blocking) {

@@ -10,6 +10,7 @@
 #include "bindings/arguments.hpp"
 #include "bindings/inbox.hpp"
 #include "bindings/packed.hpp"
+#include "bindings/publisher.hpp"
 #include "bindings/subscription.hpp"
 
 namespace antiphon::python {
@@ -84,6 +85,15 @@ bool Handle::set_share(double share) {
     return true;
 }
 
+void Handle::route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Publisher> to) {
+    const std::uint64_t key = TopicNames::key(source, number);
+    if (to == nullptr) {
+        handler_->routes.erase(key);
+    } else {
+        handler_->routes[key] = std::move(to);
+    }
+}
+
 void Handle::drop() {
     // A call that is running holds its own references.
     handler_->call = {};
@@ -92,6 +102,7 @@ void Handle::drop() {
     handler_->kind_of = {};
     handler_->encode = {};
     handler_->topics.clear();
+    handler_->routes.clear();
 }
 
 // --- life ------------------------------------------------------------------------------------------
@@ -203,6 +214,20 @@ std::shared_ptr<Handle> NodeCore::subscribe(Reference call, Reference on_error, 
     handler->call = std::move(call);
     handler->on_error = std::move(on_error);
     handler->batch = batch;
+    return add_subscription(std::move(handler), capacity, when_full);
+}
+
+std::shared_ptr<Handle> NodeCore::relay(Reference call, Reference on_error, std::uint64_t capacity, Nanos patience) {
+    auto handler = std::make_shared<Handler>();
+    handler->call = std::move(call);
+    handler->on_error = std::move(on_error);
+    handler->batch = handler->relays = true;
+    handler->patience = patience;
+    return add_subscription(std::move(handler), capacity, WhenFull::block);
+}
+
+std::shared_ptr<Handle> NodeCore::add_subscription(std::shared_ptr<Handler> handler, std::uint64_t capacity,
+                                                   WhenFull when_full) {
     handler->kind = kEventKind;
     std::shared_ptr<HandlerTask> task;
     auto registration = node_->add_subscription(capacity, when_full, [&](const auto& made) {
@@ -231,6 +256,22 @@ PyObject* NodeCore::tell(long target, PyObject* data, bool blocking) {
     if (!view.take(data, PyBUF_SIMPLE)) return nullptr;
     return send_bytes(*peer, kBusKind, {static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)},
                       blocking);
+}
+
+std::pair<std::uint16_t, std::uint64_t> NodeCore::identify(const std::string& address, double timeout) {
+    const Nanos began = now_ns();
+    Node::Identity found;
+    Outcome outcome;
+    if (node_->forked()) {
+        raise_forked();
+        return {};
+    }
+    {
+        Released released;
+        outcome = node_->identify(address, seconds_to_ns(timeout), released.interrupted(), found);
+    }
+    if (!outcome.ok()) raise_outcome(outcome, 0, 0, now_ns() - began, 0);
+    return {found.id, found.incarnation};
 }
 
 void NodeCore::set_on_event(Reference call) { events_->set_call(std::move(call)); }

@@ -31,6 +31,8 @@ class Handle {
     const Registration& registration() const { return *registration_; }
     // A fraction of the node's time for it, or none (0). False: there is not so much left.
     bool set_share(double share);
+    // Where the events of that publisher of that node go; null: nowhere.
+    void route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Publisher> to);
     const std::vector<std::shared_ptr<HandlerTask>>& tasks() const { return tasks_; }
     bool retired() const { return !retired_.empty(); }
     bool active() const { return registration_->active.load(std::memory_order_relaxed); }
@@ -58,6 +60,10 @@ class NodeCore {
     // The events of topics that publishers send to its flow.
     std::shared_ptr<Handle> subscribe(Reference call, Reference on_error, bool batch, std::uint64_t capacity,
                                       WhenFull when_full);
+    // A subscription whose events go to the routes that `call` makes with Handle::route.
+    std::shared_ptr<Handle> relay(Reference call, Reference on_error, std::uint64_t capacity, Nanos patience);
+    // Who listens at that address. With an exception set when nobody answers.
+    std::pair<std::uint16_t, std::uint64_t> identify(const std::string& address, double timeout);
     std::shared_ptr<Inbox> subscribe_inbox(std::uint64_t capacity, WhenFull when_full);
     // Between buses. None, or null with an exception set; False when it would have to wait.
     PyObject* tell(long target, PyObject* data, bool blocking);
@@ -79,6 +85,8 @@ class NodeCore {
     std::uint64_t forgotten_dropped() const { return forgotten_dropped_; }
 
    private:
+    std::shared_ptr<Handle> add_subscription(std::shared_ptr<Handler> handler, std::uint64_t capacity,
+                                             WhenFull when_full);
     Peer* find(long id);
     PyObject* send_bytes(Peer& peer, int kind, Message message, bool blocking);
     bool send_spans(Peer& peer, int kind, const Message* messages, std::size_t count, std::size_t before,

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "base/wait.hpp"
+#include "bindings/event.hpp"
 #include "bindings/packed.hpp"
 
 namespace antiphon::python {
@@ -150,11 +151,13 @@ bool Publisher::gone(const Target& target) {
            target.peer.incarnation.load(std::memory_order_seq_cst) != target.incarnation;
 }
 
+bool Publisher::filters() const {
+    return std::any_of(targets_.begin(), targets_.end(), [](const Served& one) { return static_cast<bool>(one.where); });
+}
+
 // Those whose filter lets it pass. A filter that fails lets nothing pass.
 bool Publisher::wanted(PyObject* properties, Chosen& chosen) {
-    bool filters = false;
-    for (const auto& [target, where] : targets_) filters |= static_cast<bool>(where);
-    if (!filters) {
+    if (!filters()) {
         for (const auto& [target, where] : targets_) chosen.push_back(target);
         return true;
     }
@@ -299,18 +302,40 @@ Attempt Publisher::attempt(Target& target, const Load& load, std::size_t done, s
     const std::uint32_t session = target.peer.session.load(std::memory_order_seq_cst);
     if (session == 0) return {Status::not_connected};
     if (target.bound != session) {
-        const Attempt bound = node_->try_bind(target.peer, target.flow, session, {topic_, target.epoch, name_});
+        const Attempt bound = node_->try_bind(target.peer, target.flow, session, {topic_, target.epoch, name_, origin_, retains_});
         if (bound.status != Status::sent) return bound;
         target.bound = session;
     }
-    EventHead head = load.head;
-    head.number = target.number;
-    head.sequence += done;
-    if (load.expires != 0) head.ttl_us = remaining_us(load.expires, now_ns());
-    const Attempt attempt = node_->try_events(target.peer, target.flow, session, head, load.properties,
-                                              load.events + done, load.count - done, taken);
+    const Attempt attempt =
+        load.views != nullptr
+            ? node_->try_views(target.peer, target.flow, session, passing(load, target.number), load.views + done,
+                               load.count - done, taken)
+            : node_->try_events(target.peer, target.flow, session, head_at(load, done, target.number), load.properties,
+                                load.events + done, load.count - done, taken);
     target.number += static_cast<std::uint32_t>(taken);
     return attempt;
+}
+
+Passing Publisher::passing(const Load& load, std::uint32_t number) const {
+    return {topic_, number, (now_ns() - load.arrived) / kMicrosecond};
+}
+
+EventHead Publisher::head_at(const Load& load, std::size_t i, std::uint32_t number) const {
+    if (load.views != nullptr) return passing(load, number).head(load.views[i], 0);
+    EventHead head = load.head;
+    head.number = number;
+    head.sequence += i;
+    head.properties = static_cast<std::uint32_t>(load.properties.size);
+    if (load.expires != 0) head.ttl_us = remaining_us(load.expires, now_ns());
+    return head;
+}
+
+Message Publisher::properties_at(const Load& load, std::size_t i) {
+    return load.views != nullptr ? Message{load.views[i].properties, load.views[i].head.properties} : load.properties;
+}
+
+Message Publisher::data_at(const Load& load, std::size_t i) {
+    return load.views != nullptr ? Message{load.views[i].data, load.views[i].size} : load.events[i];
 }
 
 // True when there is room. With the queue's lock, and the interpreter's where it need not wait.
@@ -447,6 +472,7 @@ void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vec
         do {
             tried = attempt(*target, load, done, taken);
             done += taken;
+            if (taken != 0) target->stalled = false;
         } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !gone(*target));
         if (done < load.count && !gone(*target)) rest.push_back({target.get(), done, tried});
     }
@@ -488,16 +514,13 @@ Outcome Publisher::send_rest(const Load& load, std::vector<Rest>& rest, Nanos de
         while (one.done < load.count && !gone(target)) {
             Outcome ended;
             if (tried.status == Status::large) {
-                EventHead head = load.head;
-                head.number = target.number;
-                head.sequence += one.done;
-                head.properties = static_cast<std::uint32_t>(load.properties.size);
-                if (load.expires != 0) head.ttl_us = remaining_us(load.expires, now_ns());
+                const EventHead head = head_at(load, one.done, target.number);
+                const Message properties = properties_at(load, one.done);
                 std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
-                if (load.properties.size != 0) prefix.append(load.properties.data, load.properties.size);
+                if (properties.size != 0) prefix.append(properties.data, properties.size);
                 sending.went = false;
                 sending.only_in = target.bound;
-                ended = node_->send_large(sending, kEventKind, load.events[one.done], &interrupted, 0,
+                ended = node_->send_large(sending, kEventKind, data_at(load, one.done), &interrupted, 0,
                                           {prefix.data(), prefix.size()}, &target.flow);
                 if (ended.ok() && sending.went) {
                     ++target.number;
@@ -533,11 +556,13 @@ Outcome Publisher::send_rest(const Load& load, std::vector<Rest>& rest, Nanos de
 }
 
 void Publisher::retain(const Load& load) {
-    const Message& last = load.events[load.count - 1];
-    Retained kept{load.head, {}, {}, load.expires};
-    kept.head.sequence += load.count - 1;
-    if (load.properties.size != 0) kept.properties.assign(load.properties.data, load.properties.size);
-    if (last.size != 0) kept.data.assign(last.data, last.size);
+    const std::size_t last = load.count - 1;
+    const EventHead head = head_at(load, last, 0);
+    const Message properties = properties_at(load, last), data = data_at(load, last);
+    const bool ends = load.views != nullptr && head.ttl_us != 0;
+    Retained kept{head, {}, {}, ends ? now_ns() + Nanos{head.ttl_us} * kMicrosecond : load.expires};
+    if (properties.size != 0) kept.properties.assign(properties.data, properties.size);
+    if (data.size != 0) kept.data.assign(data.data, data.size);
     retained_ = std::move(kept);
 }
 
@@ -603,6 +628,63 @@ void Publisher::settle_waiting() {
     std::uint16_t at = 0;
     std::size_t left_over = 0;
     send_rest(load, rest, deadline, began, nullptr, at, left_over);
+}
+
+bool Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) {
+    if (node_->forked() || closed_) return true;
+    Chosen chosen;
+    if (!filters() && !retains_) {
+        if (!wanted(nullptr, chosen)) return false;
+        relay_to(chosen, views.data(), views.size(), missed, arrived, patience);
+        return true;
+    }
+    for (const EventView& view : views) {
+        Reference properties = event_properties(view);
+        chosen.clear();
+        if (!properties || !wanted(properties.get(), chosen)) return false;
+        if (retains_) keep_properties(properties.get(), chosen);
+        relay_to(chosen, &view, 1, std::exchange(missed, 0), arrived, patience);
+        if (closed_) return true;
+    }
+    return true;
+}
+
+void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, std::uint32_t missed,
+                         Nanos arrived, Nanos patience) {
+    Released released;
+    Load load{{}, {nullptr, 0}, nullptr, count, 0, views, arrived};
+    sequence_.fetch_add(count, std::memory_order_relaxed);
+    Outcome outcome;
+    if (!try_take()) {
+        Scheduler::Blocked blocked;
+        if (!take(now_ns() + patience, nullptr, outcome)) {
+            dropped_.fetch_add(count * targets.size(), std::memory_order_relaxed);
+            return;
+        }
+    }
+    struct Passed {
+        ~Passed() { publisher.pass(); }
+        Publisher& publisher;
+    } passed{*this};
+    for (const auto& target : targets) target->number += missed;
+    if (retains_) retain(load);
+    std::vector<Rest> rest, given_up;
+    send_what_goes(targets, load, rest);
+    std::erase_if(rest, [&](const Rest& one) {
+        if (one.target->stalled) given_up.push_back(one);
+        return one.target->stalled;
+    });
+    pass_over(load, given_up);
+    if (rest.empty()) return;
+    const Nanos began = now_ns();
+    std::uint16_t at = 0;
+    std::size_t left_over = 0;
+    send_rest(load, rest, began + patience, began, nullptr, at, left_over);
+    for (const Rest& one : rest) {
+        if (one.done == count || gone(*one.target)) continue;
+        one.target->stalled = true;
+        dropped_.fetch_add(count - one.done, std::memory_order_relaxed);
+    }
 }
 
 PyObject* Publisher::send(const Chosen& targets, Load load) {

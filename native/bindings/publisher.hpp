@@ -22,6 +22,7 @@ class Publisher {
         WhenFull when_full;
         bool retains;          // the last value, for whoever comes later
         std::size_t capacity;  // of a queue of its own; 0: it writes straight into the rings
+        std::uint16_t origin;  // the node whose events it passes on; 0: it has its own
     };
     Publisher(std::shared_ptr<Node> node, Options options, Reference encode, Reference encode_message)
         : node_(std::move(node)),
@@ -30,6 +31,7 @@ class Publisher {
           when_full_(options.when_full),
           retains_(options.retains),
           capacity_(options.capacity),
+          origin_(options.origin),
           encode_(std::move(encode)),
           encode_message_(std::move(encode_message)),
           sender_(options.capacity != 0 ? std::make_shared<Sender>(*this) : nullptr) {}
@@ -48,6 +50,10 @@ class Publisher {
     PyObject* publish(PyObject* data, PyObject* properties, PyObject* ttl);
     PyObject* publish_many(PyObject* events, PyObject* ttl);  // a sequence of bytes and messages
     PyObject* publish_packed(PyObject* data, PyObject* offsets, PyObject* ttl);
+    // Events that came from `origin`, as they are, and how many were lost before them. With the
+    // interpreter's lock, which it lets go; on a scheduler thread. Waits at most so long for those that
+    // have no room, and then no more until they have. False with an exception set: a filter failed.
+    bool relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience);
     // With the interpreter's lock, which it lets go. What waits in a queue of its own is sent before, for
     // at most so long.
     void close(Nanos drain = 0);
@@ -79,7 +85,8 @@ class Publisher {
         const std::uint64_t incarnation;
         const std::uint32_t epoch;
         std::atomic<bool> left{false};  // it is served no longer
-            // With the publisher's turn:
+        // With the publisher's turn:
+        bool stalled = false;       // it was waited for in vain
         std::uint32_t number = 1;   // of the next event
         std::uint32_t bound = 0;    // the session in which the name was said
         std::atomic<bool> owed;     // it has not seen the last value yet
@@ -97,6 +104,9 @@ class Publisher {
         const Message* events;
         std::size_t count;
         Nanos expires;  // on this machine's clock; 0: never
+        // Instead of head, properties, events and expires: somebody else's, and when they came.
+        const EventView* views = nullptr;
+        Nanos arrived = 0;
     };
 
     // A target that has not got everything yet, and why.
@@ -143,6 +153,13 @@ class Publisher {
     void send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest);
     Outcome send_rest(const Load& load, std::vector<Rest>& rest, Nanos deadline, Nanos began,
                       const Interrupted* signalled, std::uint16_t& at, std::size_t& left_over);
+    void relay_to(const Chosen& targets, const EventView* views, std::size_t count, std::uint32_t missed, Nanos arrived,
+                  Nanos patience);
+    bool filters() const;
+    Passing passing(const Load& load, std::uint32_t number) const;
+    EventHead head_at(const Load& load, std::size_t i, std::uint32_t number) const;
+    static Message properties_at(const Load& load, std::size_t i);
+    static Message data_at(const Load& load, std::size_t i);
     void retain(const Load& load);
     void keep_properties(PyObject* properties, const Chosen& chosen);
     bool send_spans(const std::vector<Message>& spans, Nanos expires);
@@ -162,6 +179,7 @@ class Publisher {
     const WhenFull when_full_;
     const bool retains_;
     const std::size_t capacity_;
+    const std::uint16_t origin_;
     Reference encode_;  // properties to bytes
     Reference encode_message_;
     // With the interpreter's lock:

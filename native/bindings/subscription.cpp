@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bindings/publisher.hpp"
+
 namespace antiphon::python {
 
 namespace {
@@ -69,7 +71,7 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
         }
         const std::uint32_t missed = EventReader::missed(*topic, view.head.number);
         if (missed != 0) add(delays.missed, missed);
-        Reference event = Reference::steal(make_event(view, topic->name, run_.source, missed));
+        Reference event = Reference::steal(make_event(view, topic->name, topic->source(run_.source), missed));
         Reference result;
         if (event) {
             PyObject* arguments[] = {nullptr, event.get()};
@@ -91,6 +93,35 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
         looked = now;
     }
     took(now_ns(), since_look);
+}
+
+// False with an exception set.
+bool SubscriptionTask::hand_over(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed) {
+    Reference batch = Reference::steal(make_event_batch(views_, topic.name, topic.source(run_.source), missed));
+    if (!batch) return false;
+    PyObject* arguments[] = {nullptr, batch.get()};
+    return static_cast<bool>(
+        Reference::steal(call_python(calls.call.get(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET)));
+}
+
+// To the publisher that the handler has named for the one they come from. False with an exception set.
+bool SubscriptionTask::pass_on(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed) {
+    const std::uint32_t number = views_.front().head.topic;
+    const std::uint64_t key = TopicNames::key(run_.source, number);
+    if (handler_->routes.find(key) == handler_->routes.end()) {
+        Reference source = Reference::steal(PyLong_FromLong(run_.source));
+        Reference publisher = Reference::steal(PyLong_FromUnsignedLong(number));
+        if (!source || !publisher) return false;
+        PyObject* arguments[] = {nullptr, source.get(), publisher.get(), topic.name,
+                                 topic.bound->retains ? Py_True : Py_False};
+        if (!Reference::steal(call_python(calls.call.get(), arguments + 1, 4 | PY_VECTORCALL_ARGUMENTS_OFFSET))) {
+            return false;
+        }
+    }
+    const auto found = handler_->routes.find(key);
+    if (found == handler_->routes.end()) return true;  // nobody wants them
+    const std::shared_ptr<Publisher> route = found->second;
+    return route->relay(views_, missed, run_.arrived, handler_->patience);
 }
 
 void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint64_t& count, std::uint64_t& failed) {
@@ -123,14 +154,7 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
         }
         if (!views_.empty()) {
             if (missed != 0) add(delays.missed, missed);
-            Reference batch = Reference::steal(make_event_batch(views_, topic->name, run_.source, missed));
-            Reference result;
-            if (batch) {
-                PyObject* arguments[] = {nullptr, batch.get()};
-                result = Reference::steal(
-                    call_python(calls.call.get(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET));
-            }
-            if (!result) {
+            if (!(handler_->relays ? pass_on(calls, *topic, missed) : hand_over(calls, *topic, missed))) {
                 failed += views_.size();
                 calls.report(run_.source);
             }

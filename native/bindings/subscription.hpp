@@ -32,6 +32,8 @@ class SubscriptionTask : public HandlerTask {
    private:
     void handle_batches(const Calls& calls, Nanos until, std::uint64_t& count, std::uint64_t& failed);
     void handle_events(const Calls& calls, Nanos until, std::uint64_t& count, std::uint64_t& failed);
+    bool hand_over(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed);
+    bool pass_on(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed);
     void took(Nanos now, std::uint64_t events);
 
     EventReader reader_;

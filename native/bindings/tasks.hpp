@@ -10,6 +10,8 @@
 namespace antiphon::python {
 
 // What all tasks of one registration share.
+class Publisher;
+
 struct Handler {
     Reference call;
     Reference decode;    // null for raw kinds
@@ -17,6 +19,11 @@ struct Handler {
     Reference kind_of, encode;  // of typed answers
     std::unordered_map<std::uint64_t, Reference> topics;  // of a subscription: their names, str
     bool batch = false;
+    // Of a subscription that passes its events on: by whose they are, and how long it waits for room. The
+    // call is asked for a route that is not there, with (source, number, topic, whether it retains).
+    bool relays = false;
+    Nanos patience = 0;
+    std::unordered_map<std::uint64_t, std::shared_ptr<Publisher>> routes;
     std::uint16_t kind = 0;
     // Written by the task's thread, read for statistics.
     std::atomic<std::uint64_t> handled{0}, failed{0}, busy_ns{0}, calls{0};

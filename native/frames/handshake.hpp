@@ -14,7 +14,8 @@ enum class Direction : std::uint8_t {
 
 // Sent by both: by the dialler as hello, by the acceptor as reply.
 struct Hello {
-    static constexpr std::uint8_t kHasSecret = 1, kNoListener = 2;
+    // kAsksWho: it reads the reply and goes.
+    static constexpr std::uint8_t kHasSecret = 1, kNoListener = 2, kAsksWho = 4;
 
     std::uint16_t version_min = 0, version_max = 0;
     std::uint32_t features = 0;

@@ -35,7 +35,8 @@ Hello Node::my_hello(const Channel& channel) const {
     hello.features = kFeatures;
     hello.direction = channel.sends == channel.dialled ? Direction::mine : Direction::yours;
     hello.flags = static_cast<std::uint8_t>((options_.secret.empty() ? 0 : Hello::kHasSecret) |
-                                            (listener_ < 0 ? Hello::kNoListener : 0));
+                                            (listener_ < 0 ? Hello::kNoListener : 0) |
+                                            (channel.peer == &unknown_ ? Hello::kAsksWho : 0));
     hello.id = id();
     hello.expected = channel.peer ? channel.peer->id : channel.claimed_id;
     hello.incarnation = incarnation_;
@@ -175,6 +176,7 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
         return refuse(channel, Failure::Code::authentication,
                       "its certificate is for " + channel.tls->named() + ", not for node " + std::to_string(hello.id));
     }
+    if ((hello.flags & Hello::kAsksWho) != 0) channel.wire_in = 0;  // that it goes is no news
     channel.sends = hello.direction == Direction::yours;
     channel.incarnation = hello.incarnation;
     channel.remote_undiallable = (hello.flags & Hello::kNoListener) != 0;
@@ -215,13 +217,22 @@ void Node::got_reply(Channel& channel, std::string_view payload) {
     if (!options_.secret.empty() && !same_proof(reader.raw(kProofBytes), proof(channel, false))) {
         return fatal(Failure::Code::authentication, "the other node has another secret");
     }
-    if (reply.id != peer.id) {
+    if (reply.id != peer.id && &peer != &unknown_) {
         return fatal(Failure::Code::unreachable, "expected node " + std::to_string(peer.id) + ", but node " +
                                                      std::to_string(reply.id) + " listens there");
     }
     if (channel.tls && !channel.tls->names(reply.id)) {
         return fatal(Failure::Code::authentication, "its certificate is for " + channel.tls->named() +
                                                         ", not for node " + std::to_string(reply.id));
+    }
+    if (&peer == &unknown_) {
+        peer.dialling = nullptr;
+        close_channel(&channel);
+        {
+            std::lock_guard lock(peer.mutex);
+            found_ = Identity{reply.id, reply.incarnation};
+        }
+        return peer.wake();
     }
     channel.incarnation = reply.incarnation;
     channel.features = kFeatures & reply.features;

@@ -140,6 +140,7 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         for (auto& peer : peer_list_) {
             peer->wake();
         }
+        unknown_.wake();
     };
     wake_everyone();
     timers_.stop();

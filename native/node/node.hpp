@@ -235,6 +235,13 @@ class Node {
     // opened or the flow changed meanwhile, and nothing was sent: the caller begins again.
     Outcome send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,
                        std::uint16_t flags = 0, Message prefix = {nullptr, 0}, OutFlow* on = nullptr);
+    // May block: who listens at that address, with our secret or a certificate. One call at a time; the
+    // second one gets a timeout.
+    struct Identity {
+        std::uint16_t id = 0;
+        std::uint64_t incarnation = 0;
+    };
+    Outcome identify(const std::string& address, Nanos timeout, const Interrupted* interrupted, Identity& found);
     // May block: everything sent before to this peer, or to all (0), has been handled there. `at`
     // names the one that it failed with. Asks all before it waits for any.
     Outcome flush_peers(std::uint16_t only, Nanos deadline, const Interrupted* interrupted, std::uint16_t& at);
@@ -249,6 +256,8 @@ class Node {
     struct Binding {
         std::uint32_t topic, epoch;
         std::string_view name;
+        std::uint16_t origin;  // whose event it is, where it is passed on; else 0
+        bool retains;
     };
     Attempt try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding);
     // One event, or as many as one frame takes; the head is that of the first. Without a limit to their
@@ -256,6 +265,9 @@ class Node {
     // `again` when that session is over.
     Attempt try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
                        const Message* events, std::size_t count, std::size_t& taken);
+    // Events of somebody else, each with a head of its own, as many as one frame takes.
+    Attempt try_views(Peer& peer, OutFlow& flow, std::uint32_t session, const Passing& passing,
+                      const EventView* views, std::size_t count, std::size_t& taken);
 
     // --- requests --------------------------------------------------------------------------------
     std::shared_ptr<Pending> add_request(Peer& peer, std::uint16_t kind) { return requests_.add(peer, kind); }
@@ -305,7 +317,11 @@ class Node {
     void signal_data(Peer& peer, Haste haste);
     bool write_inline(Peer& peer);
     bool sends_allowed() const;
+    template <typename Events>
+    Attempt put_events(Peer& peer, OutFlow& flow, std::uint32_t session, const Events& events, std::size_t count,
+                       std::size_t& taken);
     Outcome lost(Peer& peer);
+    static Outcome why_not(const Peer& peer);
     static bool was_lost(const Sending& sending, std::uint32_t session);
     Outcome ask_flush(Sending& sending, std::uint64_t& id, const Interrupted* interrupted);
     Outcome block(Peer& peer, Nanos deadline, const Interrupted* interrupted,
@@ -449,6 +465,10 @@ class Node {
     std::unique_ptr<std::atomic<Registration*>[], void (*)(std::atomic<Registration*>*)> by_kind_;
     std::mutex mutex_;  // of the lists below
     std::vector<std::unique_ptr<Peer>> peer_list_;
+    // Whoever listens at an address that is asked for its id; nothing is ever sent to it.
+    Peer unknown_{0};
+    std::mutex identify_mutex_;
+    std::optional<Identity> found_;  // with its mutex
     std::vector<std::shared_ptr<Registration>> registrations_;  // by flow id; [0] is null
     std::string address_, bound_address_;
 

@@ -328,21 +328,49 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
         std::lock_guard lock(peer.mutex);
         // There was one, and it was given back already: try again.
         if (outcome.ok() && peer.failures == sending.failures) return outcome;
-        // Connecting failed for good, or in time nobody answered.
-        const Failure& failure = peer.failure;
-        outcome.text = failure.text;
-        outcome.address = failure.address;
-        outcome.other = failure.other;
-        outcome.id = failure.id;
-        switch (failure.code) {
-            case Failure::Code::authentication: outcome.code = Outcome::Code::authentication; break;
-            case Failure::Code::duplicate: outcome.code = Outcome::Code::duplicate; break;
-            case Failure::Code::protocol: outcome.code = Outcome::Code::protocol; break;
-            default: outcome.code = Outcome::Code::unreachable;
-        }
-        if (outcome.text.empty()) outcome.text = "no answer";
+        outcome = why_not(peer);
     }
     return outcome;
+}
+
+// Connecting failed for good, or in time nobody answered. With the peer's mutex.
+Outcome Node::why_not(const Peer& peer) {
+    const Failure& failure = peer.failure;
+    Outcome outcome;
+    outcome.text = failure.text.empty() ? "no answer" : failure.text;
+    outcome.address = failure.address;
+    outcome.other = failure.other;
+    outcome.id = failure.id;
+    switch (failure.code) {
+        case Failure::Code::authentication: outcome.code = Outcome::Code::authentication; break;
+        case Failure::Code::duplicate: outcome.code = Outcome::Code::duplicate; break;
+        case Failure::Code::protocol: outcome.code = Outcome::Code::protocol; break;
+        default: outcome.code = Outcome::Code::unreachable;
+    }
+    return outcome;
+}
+
+Outcome Node::identify(const std::string& address, Nanos timeout, const Interrupted* interrupted, Identity& found) {
+    Peer& peer = unknown_;
+    std::unique_lock one_at_a_time(identify_mutex_, std::try_to_lock);
+    if (!one_at_a_time) return {Outcome::Code::timeout, {}, {}, {}};
+    std::uint64_t failures;
+    {
+        std::lock_guard lock(peer.mutex);
+        peer.explicit_address = address;
+        failures = peer.failures;
+        found_.reset();
+    }
+    want_connection(peer);
+    Outcome outcome = block(peer, now_ns() + timeout, interrupted,
+                            [&] { return found_.has_value() || peer.failures != failures; });
+    std::lock_guard lock(peer.mutex);
+    if (found_) {
+        found = *found_;
+        return {};
+    }
+    const bool asked = outcome.ok() || outcome.code == Outcome::Code::timeout;
+    return asked ? why_not(peer) : outcome;
 }
 
 Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,

@@ -8,6 +8,7 @@ namespace antiphon {
 namespace {
 
 constexpr std::size_t kMostNameBytes = 1024;
+constexpr std::uint8_t kRetains = 1;
 
 }  // namespace
 
@@ -35,13 +36,16 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     const auto topic = reader.get<std::uint32_t>();
     const auto epoch = reader.get<std::uint32_t>();
     std::string name = reader.text();
+    const auto origin = reader.left() != 0 ? reader.get<std::uint16_t>() : std::uint16_t{0};
+    const auto flags = reader.left() != 0 ? reader.get<std::uint8_t>() : std::uint8_t{0};
     if (!reader.ok() || name.size() > kMostNameBytes) return false;
     Registration* registration = flow_of(flow);
     // It was closed meanwhile, or was meant for another life of this node: its events go nowhere.
     if (registration == nullptr || !registration->topics || !registration->active.load(std::memory_order_acquire)) {
         return true;
     }
-    return registration->topics->bind(peer.id, topic, epoch, peer.in_session, std::move(name));
+    return registration->topics->bind(
+        peer.id, topic, {std::move(name), origin, (flags & kRetains) != 0, epoch, peer.in_session});
 }
 
 // A registration by its flow. One that is quite new may not have reached the selector's own list yet.
@@ -71,20 +75,27 @@ OutFlow& Node::subscription_flow(Peer& peer, std::uint64_t incarnation, std::uin
 Attempt Node::try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding) {
     if (!sends_allowed()) return {Attempt::Status::closed};
     const std::string payload =
-        ByteWriter().put(binding.topic).put(binding.epoch).text(binding.name).bytes();
+        ByteWriter()
+            .put(binding.topic)
+            .put(binding.epoch)
+            .text(binding.name)
+            .put(binding.origin)
+            .put(binding.retains ? kRetains : std::uint8_t{0})
+            .bytes();
     auto copy = [&](Ring& ring, std::uint64_t position) { ring.write(position, payload.data(), payload.size()); };
     const Header header{static_cast<std::uint32_t>(payload.size()), static_cast<std::uint16_t>(Control::bind), 0,
                         flow.id.load(std::memory_order_relaxed)};
     return put_uncharged(peer, header, session, Fill<decltype(copy)&>{nullptr, 0, 0, copy}, Haste::gather);
 }
 
-Attempt Node::try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
-                         const Message* events, std::size_t count, std::size_t& taken) {
+// As many as one frame takes: events.size(i) bytes each, written by events.write(ring, position, i).
+template <typename Events>
+Attempt Node::put_events(Peer& peer, OutFlow& flow, std::uint32_t session, const Events& events, std::size_t count,
+                         std::size_t& taken) {
     taken = 0;
     if (!sends_allowed()) return {Attempt::Status::closed};
     if (peer.held.load(std::memory_order_seq_cst)) return {Attempt::Status::not_connected};
     if (peer.session.load(std::memory_order_seq_cst) != session) return {Attempt::Status::again};
-    head.properties = static_cast<std::uint32_t>(properties.size);
     const std::uint32_t window = flow.window.load(std::memory_order_acquire);
     const std::uint32_t least = flow.least_charge.load(std::memory_order_relaxed);
     std::size_t fits = 1;
@@ -98,23 +109,15 @@ Attempt Node::try_events(Peer& peer, OutFlow& flow, std::uint32_t session, Event
             most_bytes = std::min<std::uint64_t>(most_bytes, window / 4 - kHeaderBytes);
             if (least != 0) most_count = std::min<std::uint64_t>(most_count, std::max(1u, window / 4 / least));
         }
-        for (fits = 0; fits < most_count && payload + 4 + kEventHead + events[fits].size <= most_bytes; ++fits) {
-            payload += 4 + kEventHead + events[fits].size;
+        for (fits = 0; fits < most_count && payload + 4 + events.size(fits) <= most_bytes; ++fits) {
+            payload += 4 + events.size(fits);
         }
     }
     Attempt attempt;
     if (fits <= 1) {
         fits = 1;
-        attempt = put_on(peer, flow, session, kEventKind, 0, kEventHead + properties.size + events[0].size, 1,
-                         [&](Ring& ring, std::uint64_t position) {
-                             ring.write(position, &head, kEventHead);
-                             position += kEventHead;
-                             if (properties.size != 0) ring.write(position, properties.data, properties.size);
-                             if (events[0].size != 0) {
-                                 ring.write(position + properties.size, events[0].data, events[0].size);
-                             }
-                         },
-                         Haste::usual);
+        attempt = put_on(peer, flow, session, kEventKind, 0, events.size(0), 1,
+                         [&](Ring& ring, std::uint64_t position) { events.write(ring, position, 0); }, Haste::usual);
     } else {
         const auto many = static_cast<std::uint32_t>(fits);
         attempt = put_on(peer, flow, session, kEventKind, kPacked, payload, many,
@@ -122,21 +125,57 @@ Attempt Node::try_events(Peer& peer, OutFlow& flow, std::uint32_t session, Event
                              ring.write(position, &many, 4);
                              std::uint64_t at = position + 4;
                              for (std::size_t i = 0; i < fits; ++i, at += 4) {
-                                 const auto size = static_cast<std::uint32_t>(kEventHead + events[i].size);
+                                 const auto size = static_cast<std::uint32_t>(events.size(i));
                                  ring.write(at, &size, 4);
                              }
-                             EventHead next = head;
-                             for (std::size_t i = 0; i < fits; ++i, ++next.number, ++next.sequence) {
-                                 ring.write(at, &next, kEventHead);
-                                 at += kEventHead;
-                                 if (events[i].size != 0) ring.write(at, events[i].data, events[i].size);
-                                 at += events[i].size;
+                             for (std::size_t i = 0; i < fits; ++i) {
+                                 events.write(ring, at, i);
+                                 at += events.size(i);
                              }
                          },
                          Haste::usual);
     }
     if (attempt.status == Attempt::Status::sent) taken = fits;
     return attempt;
+}
+
+Attempt Node::try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
+                         const Message* messages, std::size_t count, std::size_t& taken) {
+    head.properties = static_cast<std::uint32_t>(properties.size);
+    struct {
+        EventHead head;
+        Message properties;
+        const Message* messages;
+
+        std::size_t size(std::size_t i) const { return kEventHead + properties.size + messages[i].size; }
+        void write(Ring& ring, std::uint64_t at, std::size_t i) const {
+            EventHead own = head;
+            own.number += static_cast<std::uint32_t>(i);
+            own.sequence += i;
+            ring.write(at, &own, kEventHead);
+            at += kEventHead;
+            if (properties.size != 0) ring.write(at, properties.data, properties.size);
+            if (messages[i].size != 0) ring.write(at + properties.size, messages[i].data, messages[i].size);
+        }
+    } const events{head, properties, messages};
+    return put_events(peer, flow, session, events, count, taken);
+}
+
+Attempt Node::try_views(Peer& peer, OutFlow& flow, std::uint32_t session, const Passing& passing,
+                        const EventView* views, std::size_t count, std::size_t& taken) {
+    struct {
+        const Passing& passing;
+        const EventView* views;
+
+        std::size_t size(std::size_t i) const { return kEventHead + views[i].head.properties + views[i].size; }
+        void write(Ring& ring, std::uint64_t at, std::size_t i) const {
+            const EventHead own = passing.head(views[i], static_cast<std::uint32_t>(i));
+            ring.write(at, &own, kEventHead);
+            // The data lies behind the properties, as it came.
+            if (size(i) != kEventHead) ring.write(at + kEventHead, views[i].properties, size(i) - kEventHead);
+        }
+    } const events{passing, views};
+    return put_events(peer, flow, session, events, count, taken);
 }
 
 }  // namespace antiphon

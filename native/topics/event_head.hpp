@@ -1,6 +1,7 @@
 // How an event begins, behind the frame's header: who numbers it how, when it was made, what follows.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -36,6 +37,21 @@ struct EventView {
         data = properties + head.properties;
         size = bytes - kEventHead - head.properties;
         return true;
+    }
+};
+
+// What becomes of an event's head when it is passed on.
+struct Passing {
+    std::uint32_t topic;    // our number for it
+    std::uint32_t number;   // of the first one to this subscription
+    std::int64_t waited_us; // here, until now
+
+    EventHead head(const EventView& view, std::uint32_t i) const {
+        EventHead own = view.head;
+        own.topic = topic;
+        own.number = number + i;
+        if (own.ttl_us != 0) own.ttl_us = static_cast<std::uint32_t>(std::max<std::int64_t>(1, own.ttl_us - waited_us));
+        return own;
     }
 };
 

@@ -18,6 +18,8 @@ namespace antiphon {
 
 struct BoundTopic {
     std::string name;
+    std::uint16_t origin;   // the node that published it, where a broker passes it on; else 0
+    bool retains;           // its publisher keeps the last event for those who come later
     std::uint32_t epoch;    // drawn by the publisher for each subscription that it serves
     std::uint32_t session;  // the first one that it holds in
     // The number that comes next; only the thread that hands out this subscription's events looks at it.
@@ -29,7 +31,7 @@ class TopicNames {
     static constexpr std::size_t kMost = 1 << 20;  // a peer that binds more wants our memory
 
     // In that session the publisher says: my topic has this name. False: too many.
-    bool bind(std::uint16_t source, std::uint32_t topic, std::uint32_t epoch, std::uint32_t session, std::string name) {
+    bool bind(std::uint16_t source, std::uint32_t topic, BoundTopic bound) {
         std::lock_guard lock(mutex_);
         auto found = topics_.find(key(source, topic));
         if (found == topics_.end()) {
@@ -38,9 +40,9 @@ class TopicNames {
         }
         Bindings& bindings = found->second;
         // The same as before, on another connection: what was lost in between shows in the numbers.
-        if (!bindings.empty() && bindings.back()->epoch == epoch && bindings.back()->name == name) return true;
+        if (!bindings.empty() && bindings.back()->epoch == bound.epoch && bindings.back()->name == bound.name) return true;
         if (bindings.size() >= kKept) bindings.erase(bindings.begin());
-        bindings.push_back(std::make_shared<BoundTopic>(BoundTopic{std::move(name), epoch, session}));
+        bindings.push_back(std::make_shared<BoundTopic>(std::move(bound)));
         version_.fetch_add(1, std::memory_order_release);
         return true;
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-__all__ = ["Ledger", "Subscribed", "Table", "Update", "Want", "decode", "encode"]
+__all__ = ["Changes", "Ledger", "Subscribed", "Table", "Update", "Want", "decode", "encode"]
 
 _HISTORY = 1024
 """Changes that are remembered one by one; a bus that is further behind gets everything."""
@@ -148,6 +148,16 @@ class Ledger:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What an update has changed. Topics are by their number."""
+
+    came: list[Subscribed]
+    went: list[Subscribed]
+    topics_came: dict[int, str]
+    topics_went: dict[int, str]
+
+
 @dataclass(slots=True)
 class Table:
     """What another bus has said of itself. Not thread-safe."""
@@ -157,30 +167,39 @@ class Table:
     topics: dict[int, str] = field(default_factory=dict)
     subscriptions: dict[int, Subscribed] = field(default_factory=dict)
 
-    def apply(self, update: Update) -> tuple[list[Subscribed], list[Subscribed]] | None:
-        """Subscriptions that came and that went; None: something before it is missing.
+    def apply(self, update: Update) -> Changes | None:
+        """What came and what went; None: something before it is missing.
 
         An update of another life of that bus belongs into another table.
         """
         if update.since == _NOTHING:
-            before = dict(self.subscriptions)
+            before, topics = self.subscriptions, self.topics
             self.topics = dict(update.topics)
             self.subscriptions = {one.flow: one for one in update.subscriptions}
             self.version = update.version
-            came = _without(self.subscriptions.values(), before)
-            return came, _without(before.values(), self.subscriptions)
+            return Changes(
+                _without(self.subscriptions.values(), before),
+                _without(before.values(), self.subscriptions),
+                dict(self.topics.items() - topics.items()),
+                dict(topics.items() - self.topics.items()),
+            )
         if update.since > self.version:
             return None
         if update.version <= self.version:
-            return [], []  # heard before
+            return Changes([], [], {}, {})  # heard before
         self.version = update.version
-        self.topics.update(update.topics)
-        for number in update.gone_topics:
-            self.topics.pop(number, None)
+        lost = {number: self.topics.pop(number, None) for number in update.gone_topics}
+        gained = dict(update.topics.items() - self.topics.items())
+        self.topics.update(gained)
         gone = [self.subscriptions.pop(flow, None) for flow in update.gone_subscriptions]
         came = [one for one in update.subscriptions if one.flow not in self.subscriptions]
         self.subscriptions.update({one.flow: one for one in update.subscriptions})
-        return came, [one for one in gone if one is not None]
+        return Changes(
+            came,
+            [one for one in gone if one is not None],
+            gained,
+            {number: name for number, name in lost.items() if name is not None},
+        )
 
 
 def _without(those: Iterable[Subscribed], known: dict[int, Subscribed]) -> list[Subscribed]:

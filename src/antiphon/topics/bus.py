@@ -16,31 +16,30 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
-from antiphon._core import Handle, InboxCore, on_scheduler_thread, set_event_hooks
+from antiphon._core import Handle, InboxCore, set_event_hooks
 from antiphon.errors import (
     AntiphonError,
     Closed,
     ConfigError,
-    FilterError,
     ProtocolError,
-    WouldBlock,
 )
 from antiphon.node import TLS, Future, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.coroutines import is_coroutine, no_loop
+from antiphon.node.life import Life, begin, end
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import check_share
-from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decode, encode
+from antiphon.topics.announcements import Subscribed
 from antiphon.topics.channels import open_channel
 from antiphon.topics.config import BusConfig
 from antiphon.topics.finder import Member
 from antiphon.topics.model import WINDOW, Conformance, DelayModel, Meters, judge, predict
-from antiphon.topics.names import Pattern, PatternIndex, TopicIndex, check_topic
+from antiphon.topics.names import Pattern, TopicIndex, check_topic
+from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import Publisher, encode_properties
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer, make_timer
@@ -51,9 +50,7 @@ __all__ = ["Bus", "BusStatistics", "TopicInfo"]
 
 log = logging.getLogger("antiphon.topics")
 
-_BUS_KIND = 33
 _CAPACITY, _BATCH_CAPACITY = 4096, 65536
-_HOUSEKEEPING = 0.25
 _SOON = 0.01
 _GATHER = 0.002
 _LOOK_EVERY = 1.0
@@ -95,7 +92,7 @@ class BusStatistics:
     """Who holds which part of this node's time."""
 
 
-class Bus:
+class Bus(Life):
     """Publish and subscribe by topic, on a channel that all parties name alike.
 
     ``local://name`` is this machine (and this user), with nothing to configure;
@@ -119,10 +116,10 @@ class Bus:
         self.address = address
         """The channel, as it was given."""
         if token is not None:
-            raise ConfigError("token= is for a broker's address", setting="token")
+            raise ConfigError("token=: there is nobody who would look at it yet", setting="token")
+        super().__init__()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._state = "new"
         self._owns_node = node is None
         # First: a second bus on a node is to hear of that, and not that its id is taken.
         handle = None if node is None else self._listen(node)
@@ -134,33 +131,27 @@ class Bus:
             raise
         self._finder = self._channel.finder
         try:
-            self.node: Node = self._channel.make_node() if node is None else node
-            """The node that everything runs over."""
+            self.node = self._channel.make_node() if node is None else node
             self._control = handle or self._listen(self.node)
         except BaseException:
             self._finder.close()
             raise
         self._numbers = itertools.count(1)
-        self._ledger = Ledger(self.node._incarnation)
         self._publishers: dict[int, Publisher] = {}
         self._topics: TopicIndex[int] = TopicIndex()
         self._subscriptions: dict[int, Subscription] = {}
-        self._peers: dict[int, _Peer] = {}
-        self._left: dict[int, int] = {}  # of buses that have gone: their last incarnation
-        self._interest: PatternIndex[tuple[int, int]] = PatternIndex()
+        self._interests = Interests()
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
-        self._last_heard = 0.0
         self._past: list[dict[str, int]] = []
         self._judges: list[Callable[[Conformance], Any]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def _listen(self, node: Node) -> Handle:
-        handle = node._on(_BUS_KIND, self._heard, None, _log_failure, False, 1, _CAPACITY, "block")
-        if handle is None:
-            raise ConfigError("this node has a bus already; share that one", setting="node")
-        return handle
+        self._neighbours = Neighbours(node, self, self._changed, self._owns_node)
+        self._ledger = self._neighbours.ledger
+        return self._neighbours.listen()
 
     # --- life -------------------------------------------------------------------------------
 
@@ -177,10 +168,9 @@ class Bus:
             if coroutines and self._loop is None:
                 raise no_loop()
             self.node.start()
-            me = self._peers[self.node.id] = _Peer(Table(self.node._incarnation), itself=True)
-            me.table.subscriptions = dict(self._ledger.subscriptions)
+            self._neighbours.begin()
             for subscribed in self._ledger.subscriptions.values():
-                self._came(self.node.id, me, subscribed)
+                self._came(self.node.id, self.node._incarnation, subscribed)
             self._state = "running"
             version = self._ledger.version
             for timer in self._timers:
@@ -192,31 +182,15 @@ class Bus:
                 Member(
                     self.node.id, self.node._incarnation, self._channel.address(self.node), version
                 ),
-                self._members_changed,
+                self._neighbours.changed,
             )
         except BaseException:
             self._close_now(0.0)
             raise
         self._thread = threading.Thread(target=self._run, name="ap-bus", daemon=True)
         self._thread.start()
-        _running.add(self)
+        begin(self)
         return self
-
-    def close(self, drain: float = 5.0) -> None:
-        """Leaves the channel; ends publishers, subscriptions and, if it is its own, the node.
-
-        What was published is delivered and what came is handled, for at most ``drain`` seconds. A
-        second call does nothing; inside a handler it raises `WouldBlock`.
-        """
-        if on_scheduler_thread():
-            raise WouldBlock(
-                "close() inside a handler would wait for that handler; close from another thread"
-            )
-        if self.node._forked:
-            return
-        if self._state == "running":
-            refuse_to_block("close()", "close_async() or 'async with'")
-        self._close_now(drain)
 
     def _close_now(self, drain: float) -> None:
         with self._lock:
@@ -225,14 +199,13 @@ class Bus:
             publishers = list(self._publishers.values())
             subscriptions = list(self._subscriptions.values())
             timers = list(self._timers)
-            farewells = self._farewells() if before == "running" else []
+            farewells = self._neighbours.end()
         if before == "closed":
             return
-        _running.discard(self)
+        end(self)
         # First nobody sends to us any more, then what is here is handled, and only then is our id
         # free for another.
-        for peer, letter in farewells:
-            self._tell(peer, letter)
+        self._neighbours.tell(farewells)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         until = time.monotonic() + drain
@@ -253,56 +226,10 @@ class Bus:
                 publisher._core.close()
                 publisher._wake()
 
-    def close_async(self, drain: float = 5.0) -> Future[None]:
-        """`close` for a coroutine; the work is done by a thread of its own."""
-        from antiphon.node.future import Job
-
-        job: Job[None] = Job()
-        work = functools.partial(self._close_now, drain)
-        threading.Thread(target=job.run, args=(work,), name="ap-close").start()
-        return job
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed, or is closing."""
-        return self._state == "closed"
-
-    def wait(self) -> None:
-        """Blocks until the bus's node is closed, or SIGINT or SIGTERM arrives."""
-        self.node.wait()
-
-    def wait_async(self) -> Future[None]:
-        """Done when the bus's node is closed. Signals are the event loop's to handle."""
-        return self.node.wait_async()
-
-    def __enter__(self) -> Self:
-        refuse_to_block("'with bus:'", "'async with bus:'")
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(drain=5.0 if kind is None else 0.0)
-
-    async def __aenter__(self) -> Self:
-        return self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close_async(drain=5.0 if kind is None else 0.0)
+    _name = "bus"
 
     def __repr__(self) -> str:
         return f"<Bus {self.address} of node {self.node.id} {self._state}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Bus holds sockets and threads; make one in each process instead")
 
     # --- publishing -------------------------------------------------------------------------
 
@@ -343,8 +270,8 @@ class Bus:
             publisher = Publisher(self, core, name, number, retain)
             self._publishers[number] = publisher
             self._topics.add(name, number)
-            for key in self._interest.matching(name):
-                self._serve(publisher, *key)
+            for interest in self._interests.matching(name):
+                self._serve(publisher, interest)
             self._ledger.publish(number, name)
             self._changed.notify_all()
         return publisher
@@ -361,17 +288,8 @@ class Bus:
                 self._changed.notify_all()
         publisher._wake()
 
-    def _serve(self, publisher: Publisher, peer: int, flow: int) -> None:
-        state = self._peers[peer]
-        subscribed = state.table.subscriptions[flow]
-        where = state.filters.get(flow)
-        publisher._core.serve(
-            peer,
-            state.table.incarnation,
-            flow,
-            subscribed.least_charge,
-            where.matches if where else None,
-        )
+    def _serve(self, publisher: Publisher, interest: Interest) -> None:
+        interest.serve(publisher._core)
         if publisher._retain and not publisher._core.settle():
             self._owing.add(publisher)
         publisher._wake()
@@ -441,10 +359,10 @@ class Bus:
         with self._lock:
             self._subscriptions[core.flow] = subscription
             self._ledger.subscribe(subscribed)
-            me = self._peers.get(self.node.id)
+            me = self._neighbours.all.get(self.node.id)
             if me is not None:
                 me.table.subscriptions[core.flow] = subscribed
-                self._came(self.node.id, me, subscribed, wanted)
+                self._came(self.node.id, self.node._incarnation, subscribed, wanted)
             self._changed.notify_all()
             if self._state == "running":
                 subscription._begin(self._loop)
@@ -456,11 +374,11 @@ class Bus:
             if self._subscriptions.pop(flow, None) is None:
                 return
             self._ledger.unsubscribe(flow)
-            me = self._peers.get(self.node.id)
+            me = self._neighbours.all.get(self.node.id)
             if me is not None:
                 gone = me.table.subscriptions.pop(flow, None)
                 if gone is not None:
-                    self._went(self.node.id, me, gone)
+                    self._went(self.node.id, gone)
             self._changed.notify_all()
 
     # --- timers -----------------------------------------------------------------------------
@@ -488,102 +406,31 @@ class Bus:
     # --- what the others have ---------------------------------------------------------------
 
     def _came(
-        self, peer: int, state: _Peer, subscribed: Subscribed, pattern: Pattern | None = None
+        self,
+        peer: int,
+        incarnation: int,
+        subscribed: Subscribed,
+        pattern: Pattern | None = None,
     ) -> None:
         """A subscription that our publishers may have to serve. With the lock."""
-        try:
-            pattern = pattern or Pattern(subscribed.pattern)
-            if subscribed.where is not None:
-                state.filters[subscribed.flow] = Where(subscribed.where)
-        except (ConfigError, FilterError) as error:
-            log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
-            return
-        state.patterns[subscribed.flow] = pattern
-        self._interest.add(pattern, (peer, subscribed.flow))
-        for number in self._topics.matching(pattern):
-            self._serve(self._publishers[number], peer, subscribed.flow)
+        interest = self._interests.add(peer, incarnation, subscribed, pattern)
+        if interest is not None:
+            for number in self._topics.matching(interest.pattern):
+                self._serve(self._publishers[number], interest)
 
-    def _went(self, peer: int, state: _Peer, subscribed: Subscribed) -> None:
-        pattern = state.patterns.pop(subscribed.flow, None)
-        state.filters.pop(subscribed.flow, None)
-        if pattern is None:
-            return
-        self._interest.remove(pattern, (peer, subscribed.flow))
-        for number in self._topics.matching(pattern):
-            self._publishers[number]._core.leave(peer, subscribed.flow)
+    def _went(self, peer: int, subscribed: Subscribed) -> None:
+        interest = self._interests.remove(peer, subscribed.flow)
+        if interest is not None:
+            for number in self._topics.matching(interest.pattern):
+                self._publishers[number]._core.leave(peer, subscribed.flow)
 
-    def _members_changed(self, present: list[Member], gone: list[Member]) -> None:
-        """Called by the finder, on its thread."""
-        with self._lock:
-            if self._state != "running":
-                return
-            for member in gone:
-                self._forget(member.id, member.incarnation)
-                self._left[member.id] = member.incarnation
-            for member in present:
-                self._left.pop(member.id, None)
-                state = self._peer(member.id, member.incarnation)
-                state.announced = member.version
-                if state.address != member.address:
-                    state.address = member.address
-                    self.node.add_peer(member.id, member.address)
-            self._changed.notify_all()
+    def _topic_came(self, peer: int, number: int, name: str) -> None:
+        """Nothing to do: whoever wants it has said so."""
 
-    def _peer(self, id: int, incarnation: int) -> _Peer:
-        """What is known of a bus in this life of it. With the lock."""
-        state = self._peers.get(id)
-        if state is not None and state.table.incarnation != incarnation:
-            self._forget(id, state.table.incarnation)
-            state = None
-        if state is None:
-            state = self._peers[id] = _Peer(Table(incarnation))
-        return state
+    def _topic_went(self, peer: int, number: int, name: str) -> None:
+        """As above."""
 
-    def _forget(self, id: int, incarnation: int) -> None:
-        state = self._peers.get(id)
-        if state is None or state.itself or state.table.incarnation != incarnation:
-            return
-        for subscribed in list(state.table.subscriptions.values()):
-            self._went(id, state, subscribed)
-        del self._peers[id]
-        # A shared node's peers are its owner's, who may have given us this one.
-        if state.address and self._owns_node:
-            with contextlib.suppress(AntiphonError):  # it was never known by its address
-                self.node.remove_peer(id)
-
-    def _heard(self, source: int, data: bytes) -> None:
-        """A message of another bus, on a scheduler thread."""
-        try:
-            message = decode(data)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            log.warning("node %d sent an announcement that is none: %s", source, error)
-            return
-        with self._lock:
-            if self._state != "running":
-                return
-            if isinstance(message, Want):
-                state = self._peers.get(source)
-                if state is not None:
-                    known = message.incarnation == self._ledger.incarnation
-                    state.sent = message.have if known else 0
-                    state.greeted = False
-            elif self._left.get(source) == message.incarnation:
-                return  # it came late, and nobody would ever say again that its bus has gone
-            else:
-                self._last_heard = time.monotonic()
-                state = self._peer(source, message.incarnation)
-                changed = state.table.apply(message)
-                if changed is None:
-                    state.behind = True
-                else:
-                    came, went = changed
-                    for subscribed in went:
-                        self._went(source, state, subscribed)
-                    for subscribed in came:
-                        self._came(source, state, subscribed)
-            self._changed.notify_all()
-
-    # --- telling them -----------------------------------------------------------------------
+    # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
         look_due = time.monotonic() + _LOOK_EVERY
@@ -591,7 +438,7 @@ class Bus:
         while True:
             with self._lock:
                 if self._state == "running" and self._ledger.version == told:
-                    self._changed.wait(_SOON if self._owing else _HOUSEKEEPING)
+                    self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
             # Changes come in swarms: they are told together.
             time.sleep(_GATHER)
             watched: list[Subscription] = []
@@ -603,64 +450,16 @@ class Bus:
                     if one._core.owes_large and not self.node._later.busy(_key(one._number)):
                         with contextlib.suppress(AntiphonError):
                             self._later(one._number, one._core.settle_waiting)
-                late = time.monotonic() - self._last_heard > _HOUSEKEEPING
-                letters = self._letters(late)
+                letters = self._neighbours.letters()
                 told = self._ledger.version
                 if time.monotonic() >= look_due:
                     look_due = time.monotonic() + _LOOK_EVERY
                     watched = [one for one in self._subscriptions.values() if one._watched]
             with contextlib.suppress(Closed):
                 self._finder.announce(told)
-            for peer, letter in letters:
-                self._tell(peer, letter)
+            self._neighbours.tell(letters)
             for subscription in watched:
                 self._judge(subscription, subscription._handled())
-
-    def _letters(self, late: bool) -> list[tuple[int, bytes]]:
-        """What has to be said to whom. With the lock."""
-        letters = []
-        for peer, state in self._peers.items():
-            if state.itself:
-                continue
-            if not state.greeted or state.sent != self._ledger.version:
-                letters.append((peer, encode(self._ledger.since(state.sent))))
-                state.sent = self._ledger.version
-                state.greeted = True
-            # What it announces and we do not know is on its way as a rule: ask when it is late.
-            if state.behind or (late and state.announced > state.table.version):
-                state.behind = False
-                letters.append((peer, encode(Want(state.table.incarnation, state.table.version))))
-        return letters
-
-    def _farewells(self) -> list[tuple[int, bytes]]:
-        """To everybody: we publish nothing and want nothing any more. With the lock."""
-        for number in list(self._ledger.topics):
-            self._ledger.unpublish(number)
-        for flow in list(self._ledger.subscriptions):
-            self._ledger.unsubscribe(flow)
-        return self._letters(late=False)
-
-    def _tell(self, peer: int, letter: bytes) -> None:
-        later = self.node._later
-        try:
-            if not later.busy(peer) and self.node._tell(peer, letter, False):
-                return
-        except AntiphonError:
-            pass  # too large for one frame, or not known yet: below it waits, or fails for good
-        try:
-            later.add(peer, functools.partial(self._tell_now, peer, letter))
-        except AntiphonError as error:
-            log.info("cannot tell node %d what there is: %s", peer, error)
-
-    def _tell_now(self, peer: int, letter: bytes) -> None:
-        try:
-            self.node._tell(peer, letter, True)
-        except AntiphonError as error:
-            log.info("cannot tell node %d what there is: %s", peer, error)
-            with self._lock:
-                state = self._peers.get(peer)
-                if state is not None:
-                    state.sent = 0  # it is told everything when it can be reached
 
     # --- shares and delay -------------------------------------------------------------------
 
@@ -720,7 +519,7 @@ class Bus:
         self._check_open()
         with self._lock:
             publishers: dict[str, set[int]] = {}
-            for peer, state in self._peers.items():
+            for peer, state in self._neighbours.all.items():
                 names = self._ledger.topics if state.itself else state.table.topics
                 for name in names.values():
                     publishers.setdefault(name, set()).add(peer)
@@ -728,7 +527,7 @@ class Bus:
                 TopicInfo(
                     name,
                     tuple(sorted(ids)),
-                    tuple(sorted({who for who, _ in self._interest.matching(name)})),
+                    tuple(sorted({one.peer for one in self._interests.matching(name)})),
                 )
                 for name, ids in sorted(publishers.items())
             ]
@@ -739,12 +538,13 @@ class Bus:
         with self._lock:
             counts = [publisher.statistics() for publisher in self._publishers.values()]
             counts += self._past
-            names = {name for state in self._peers.values() for name in state.table.topics.values()}
+            others = self._neighbours.all.values()
+            names = {name for one in others for name in one.table.topics.values()}
             names.update(self._ledger.topics.values())
             return BusStatistics(
                 publishers=len(self._publishers),
                 subscriptions=len(self._subscriptions),
-                peers=sum(not state.itself for state in self._peers.values()),
+                peers=self._neighbours.others,
                 topics=len(names),
                 published=sum(one["published"] for one in counts),
                 dropped=sum(one["dropped"] for one in counts),
@@ -753,11 +553,6 @@ class Bus:
             )
 
     # --- for the parts ----------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        self.node._check_process()
-        if self._state == "closed":
-            raise Closed("this bus is closed; make a new one", what="bus")
 
     def _refuse_to_block(self, call: str, instead: str) -> None:
         refuse_to_block(call, instead)
@@ -770,21 +565,6 @@ class Bus:
 def _key(number: int) -> int:
     """Of the queue of calls that wait for a publisher, beside those of nodes."""
     return -(1 << 32) - number
-
-
-class _Peer:
-    """Another bus on the channel, or this one. All fields with the bus's lock."""
-
-    def __init__(self, table: Table, itself: bool = False) -> None:
-        self.table = table
-        self.itself = itself
-        self.address = ""
-        self.announced = 0
-        self.sent = 0
-        self.greeted = False
-        self.behind = False
-        self.patterns: dict[int, Pattern] = {}
-        self.filters: dict[int, Where] = {}
 
 
 def _refuse_broker(**settings: object) -> None:
@@ -816,10 +596,6 @@ def _bad_policy(when_full: object) -> ConfigError:
     )
 
 
-def _log_failure(kind: int, source: int, error: BaseException) -> None:
-    log.error("an announcement of node %d failed", source, exc_info=error)
-
-
 def _log_event_failure(pattern: str, kind: int, source: int, error: BaseException) -> None:
     log.error(
         "the handler of subscription %r failed on an event of node %d",
@@ -847,14 +623,3 @@ def _message(type: type[Message], data: bytes) -> Message:
 
 
 set_event_hooks(_properties, _message)
-
-_running: set[Bus] = set()
-
-
-def _close_running() -> None:
-    for bus in list(_running):
-        bus.close(drain=1.0)
-
-
-# As with nodes: before `threading` joins its own threads.
-threading._register_atexit(_close_running)  # type: ignore[attr-defined]

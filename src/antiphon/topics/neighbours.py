@@ -1,0 +1,300 @@
+"""The other buses on a channel: what they have, and what they are told of ours.
+
+Receives from a finder who is there, and from the node what they say; keeps a `Table` of each
+(`antiphon.topics.announcements`) and hands what changed to a `Host`, which is a bus or a broker.
+Everything happens with the host's lock but `tell`, which may have to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+from typing import Protocol
+
+import msgspec
+
+from antiphon._core import Handle, PublisherCore
+from antiphon.errors import AntiphonError, ConfigError, FilterError
+from antiphon.node import Node
+from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decode, encode
+from antiphon.topics.finder import Member
+from antiphon.topics.names import Pattern, PatternIndex
+from antiphon.topics.where import Where
+
+__all__ = ["HOUSEKEEPING", "Host", "Interest", "Interests", "Neighbour", "Neighbours"]
+
+log = logging.getLogger("antiphon.topics")
+
+HOUSEKEEPING = 0.25
+"""Seconds between two looks at what is owed to whom."""
+
+_KIND = 33
+_CAPACITY = 4096
+
+
+class Host(Protocol):
+    """Who wants to know. Called with the lock."""
+
+    def _came(self, peer: int, incarnation: int, subscribed: Subscribed) -> None: ...
+    def _went(self, peer: int, subscribed: Subscribed) -> None: ...
+    def _topic_came(self, peer: int, number: int, name: str) -> None: ...
+    def _topic_went(self, peer: int, number: int, name: str) -> None: ...
+
+
+class Neighbour:
+    """Another bus on the channel, or this one."""
+
+    def __init__(self, table: Table, itself: bool = False) -> None:
+        self.table = table
+        self.itself = itself
+        self.address = ""
+        self.announced = 0
+        self.sent = 0
+        self.greeted = False
+        self.behind = False
+
+
+class Neighbours:
+    """All of them, by the id of their node."""
+
+    def __init__(
+        self, node: Node, host: Host, changed: threading.Condition, owns_node: bool
+    ) -> None:
+        self._node = node
+        self._host = host
+        self._changed = changed
+        self._owns_node = owns_node
+        self._left: dict[int, int] = {}  # of buses that have gone: their last incarnation
+        self._last_heard = 0.0
+        self._live = False
+        self.ledger = Ledger(node._incarnation)
+        """What this bus has."""
+        self.all: dict[int, Neighbour] = {}
+
+    def begin(self) -> Neighbour:
+        """From now on. The table of this bus itself, whose subscriptions count as well."""
+        self._live = True
+        me = self.all[self._node.id] = Neighbour(Table(self.ledger.incarnation), itself=True)
+        me.table.subscriptions = dict(self.ledger.subscriptions)
+        return me
+
+    def end(self) -> list[tuple[int, bytes]]:
+        """Nothing is heard any more. Farewells: we publish nothing and want nothing any more."""
+        if not self._live:
+            return []
+        self._live = False
+        for number in list(self.ledger.topics):
+            self.ledger.unpublish(number)
+        for flow in list(self.ledger.subscriptions):
+            self.ledger.unsubscribe(flow)
+        return self.letters()
+
+    @property
+    def others(self) -> int:
+        """How many there are beside this one."""
+        return sum(not one.itself for one in self.all.values())
+
+    # --- who is there -----------------------------------------------------------------------
+
+    def changed(self, present: list[Member], gone: list[Member]) -> None:
+        """Called by a finder, on its thread, without the lock."""
+        with self._changed:
+            if not self._live:
+                return
+            for member in gone:
+                self.forget(member.id, member.incarnation)
+                self._left[member.id] = member.incarnation
+            for member in present:
+                self._left.pop(member.id, None)
+                one = self._neighbour(member.id, member.incarnation)
+                one.announced = member.version
+                if one.address != member.address:
+                    one.address = member.address
+                    self._node.add_peer(member.id, member.address)
+            self._changed.notify_all()
+
+    def _neighbour(self, id: int, incarnation: int) -> Neighbour:
+        """What is known of a bus in this life of it."""
+        one = self.all.get(id)
+        if one is not None and one.table.incarnation != incarnation:
+            self.forget(id, one.table.incarnation)
+            one = None
+        if one is None:
+            one = self.all[id] = Neighbour(Table(incarnation))
+        return one
+
+    def forget(self, id: int, incarnation: int | None = None) -> None:
+        """It has gone, with all it had; None: whichever life of it."""
+        one = self.all.get(id)
+        if one is None or one.itself or incarnation not in (None, one.table.incarnation):
+            return
+        for subscribed in list(one.table.subscriptions.values()):
+            self._host._went(id, subscribed)
+        for number, name in list(one.table.topics.items()):
+            self._host._topic_went(id, number, name)
+        del self.all[id]
+        # A shared node's peers are its owner's, who may have given us this one.
+        if one.address and self._owns_node:
+            with contextlib.suppress(AntiphonError):  # it was never known by its address
+                self._node.remove_peer(id)
+
+    # --- what they say ----------------------------------------------------------------------
+
+    def listen(self) -> Handle:
+        """Hears the others from now on; `ConfigError` where somebody does already."""
+        handle = self._node._on(
+            _KIND, self._heard, None, _log_failure, False, 1, _CAPACITY, "block"
+        )
+        if handle is None:
+            raise ConfigError("this node has a bus already; share that one", setting="node")
+        return handle
+
+    def _heard(self, source: int, data: bytes) -> None:
+        """A message of another bus, on a scheduler thread."""
+        try:
+            message = decode(data)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            log.warning("node %d sent an announcement that is none: %s", source, error)
+            return
+        with self._changed:
+            if not self._live:
+                return
+            if isinstance(message, Want):
+                one = self.all.get(source)
+                if one is not None:
+                    known = message.incarnation == self.ledger.incarnation
+                    one.sent = message.have if known else 0
+                    one.greeted = False
+            elif self._left.get(source) == message.incarnation:
+                return  # it came late, and nobody would ever say again that its bus has gone
+            else:
+                self._last_heard = time.monotonic()
+                one = self._neighbour(source, message.incarnation)
+                changes = one.table.apply(message)
+                if changes is None:
+                    one.behind = True
+                else:
+                    for subscribed in changes.went:
+                        self._host._went(source, subscribed)
+                    for number, name in changes.topics_went.items():
+                        self._host._topic_went(source, number, name)
+                    for number, name in changes.topics_came.items():
+                        self._host._topic_came(source, number, name)
+                    for subscribed in changes.came:
+                        self._host._came(source, message.incarnation, subscribed)
+            self._changed.notify_all()
+
+    # --- telling them -----------------------------------------------------------------------
+
+    def letters(self) -> list[tuple[int, bytes]]:
+        """What has to be said to whom."""
+        late = time.monotonic() - self._last_heard > HOUSEKEEPING
+        letters = []
+        for peer, one in self.all.items():
+            if one.itself:
+                continue
+            if not one.greeted or one.sent != self.ledger.version:
+                letters.append((peer, encode(self.ledger.since(one.sent))))
+                one.sent = self.ledger.version
+                one.greeted = True
+            # What it announces and we do not know is on its way as a rule: ask when it is late.
+            if one.behind or (late and one.announced > one.table.version):
+                one.behind = False
+                letters.append((peer, encode(Want(one.table.incarnation, one.table.version))))
+        return letters
+
+    def tell(self, letters: list[tuple[int, bytes]]) -> None:
+        """Sends them, without the lock. Never blocks: the node's helpers wait where it must."""
+        later = self._node._later
+        for peer, letter in letters:
+            try:
+                if not later.busy(peer) and self._node._tell(peer, letter, False):
+                    continue
+            except AntiphonError:
+                pass  # too large for one frame, or not known yet: below it waits, or fails for good
+            try:
+                later.add(peer, functools.partial(self._tell_now, peer, letter))
+            except AntiphonError as error:
+                log.info("cannot tell node %d what there is: %s", peer, error)
+
+    def _tell_now(self, peer: int, letter: bytes) -> None:
+        try:
+            self._node._tell(peer, letter, True)
+        except AntiphonError as error:
+            log.info("cannot tell node %d what there is: %s", peer, error)
+            with self._changed:
+                one = self.all.get(peer)
+                if one is not None:
+                    one.sent = 0  # it is told everything when it can be reached
+
+
+# --- what they want -------------------------------------------------------------------------------
+
+
+class Interest:
+    """A subscription of somebody, ready to be served."""
+
+    def __init__(
+        self, peer: int, incarnation: int, subscribed: Subscribed, pattern: Pattern | None
+    ) -> None:
+        self.peer = peer
+        self.pattern = pattern or Pattern(subscribed.pattern)
+        self.where = None if subscribed.where is None else Where(subscribed.where)
+        self._incarnation = incarnation
+        self._subscribed = subscribed
+
+    def serve(self, core: PublisherCore) -> None:
+        """Adds it to those that a publisher sends to."""
+        core.serve(
+            self.peer,
+            self._incarnation,
+            self._subscribed.flow,
+            self._subscribed.least_charge,
+            self.where.matches if self.where else None,
+        )
+
+
+class Interests:
+    """Subscriptions of all neighbours, found by topic."""
+
+    def __init__(self) -> None:
+        self._all: dict[tuple[int, int], Interest] = {}
+        self._index: PatternIndex[tuple[int, int]] = PatternIndex()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(
+        self,
+        peer: int,
+        incarnation: int,
+        subscribed: Subscribed,
+        pattern: Pattern | None = None,
+    ) -> Interest | None:
+        """None, and a line in the log, for what cannot be served. ``pattern``: its own, if made."""
+        try:
+            interest = Interest(peer, incarnation, subscribed, pattern)
+        except (ConfigError, FilterError) as error:
+            log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
+            return None
+        self._all[peer, subscribed.flow] = interest
+        self._index.add(interest.pattern, (peer, subscribed.flow))
+        return interest
+
+    def remove(self, peer: int, flow: int) -> Interest | None:
+        """None: there was none."""
+        interest = self._all.pop((peer, flow), None)
+        if interest is not None:
+            self._index.remove(interest.pattern, (peer, flow))
+        return interest
+
+    def matching(self, topic: str) -> list[Interest]:
+        """Those that want events of this topic."""
+        return [self._all[key] for key in self._index.matching(topic)]
+
+
+def _log_failure(kind: int, source: int, error: BaseException) -> None:
+    log.error("an announcement of node %d failed", source, exc_info=error)
