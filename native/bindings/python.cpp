@@ -126,7 +126,7 @@ PyObject* raise_not_started() {
 }
 
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent) {
-    const std::string where = "node " + std::to_string(peer);
+    const std::string where = peer != 0 ? "node " + std::to_string(peer) : "the node";
     const std::string at = outcome.address.empty() ? where : where + " at " + outcome.address;
     const double seconds = static_cast<double>(waited) / kSecond;
     switch (outcome.code) {

@@ -4,6 +4,7 @@ The package is laid out in layers, and imports point downward only:
 
 - ``antiphon.cli``: the command ``antiphon``
 - ``antiphon.lab``: experiments, and the adapters of the libraries we measure ourselves against
+- ``antiphon.broker``: `Broker`, which passes events on between buses
 - ``antiphon.topics``: `Bus`, publishers, subscriptions, timers, and how long events wait
 - ``antiphon.node``: `Node`, its connections, handlers, inboxes, shares, statistics and settings
 - ``antiphon.wire``: kinds of messages and their codec; bytes in, bytes out
@@ -27,6 +28,7 @@ if sys.platform != "linux":
     )
 
 from antiphon._version import __version__
+from antiphon.broker import Broker, BrokerConfig, BrokerStatistics
 from antiphon.errors import (
     AntiphonError,
     AuthenticationFailed,
@@ -83,6 +85,9 @@ __all__ = [
     "AntiphonError",
     "AuthenticationFailed",
     "Batch",
+    "Broker",
+    "BrokerConfig",
+    "BrokerStatistics",
     "Bus",
     "BusConfig",
     "BusStatistics",

@@ -78,6 +78,12 @@ def sub(context: typer.Context) -> None:
     _hand_over("sub", context.args or ["--help"])
 
 
+@app.command(**_PASS_ON)
+def broker(context: typer.Context) -> None:
+    """Pass events on between buses: antiphon broker --listen tcp://127.0.0.1:7000."""
+    _hand_over("broker", context.args)
+
+
 def _hand_over(verb: str, arguments: Sequence[str]) -> None:
     module = _load(verb)
     inner = getattr(module, "app", None)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from antiphon.cli.secret import SecretFile, read_secret
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
 
@@ -23,7 +24,10 @@ def pub(
     data: Annotated[
         str | None, typer.Argument(help="The event. Without it, every line of standard input.")
     ] = None,
-    bus: Annotated[str, typer.Option(help="The channel.")] = "local://default",
+    bus: Annotated[
+        str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
+    ] = "local://default",
+    secret_file: SecretFile = None,
     count: Annotated[int, typer.Option(min=1, help="How often to publish DATA.")] = 1,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Events per second; without it, as they come.")
@@ -41,7 +45,7 @@ def pub(
     Example: antiphon pub plant/7/temp 31.5 --property site=A
     """
     properties = dict(_property(text) for text in prop or ())
-    with Bus(bus) as channel:
+    with Bus(bus, secret=read_secret(secret_file)) as channel:
         publisher = channel.publisher(topic)
         if wait and not publisher.wait_for_subscribers(1, wait):
             raise AntiphonError(

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.cli.secret import SecretFile, read_secret
 from antiphon.errors import ReceiveTimeout
 from antiphon.topics import Bus
 
@@ -17,7 +18,10 @@ __all__ = ["sub"]
 
 def sub(
     pattern: Annotated[str, typer.Argument(help="Topics: * is one level, ** any number.")],
-    bus: Annotated[str, typer.Option(help="The channel.")] = "local://default",
+    bus: Annotated[
+        str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
+    ] = "local://default",
+    secret_file: SecretFile = None,
     where: Annotated[
         str | None, typer.Option(help="A filter on properties: site = 'A' AND temp > 30")
     ] = None,
@@ -33,7 +37,7 @@ def sub(
     Example: antiphon sub 'plant/*/temp' --where "temp > 30" --json
     """
     until = None if seconds is None else time.monotonic() + seconds
-    with Bus(bus) as channel:
+    with Bus(bus, secret=read_secret(secret_file)) as channel:
         subscription = channel.subscribe(pattern, where=where)
         seen = size = said = 0
         due = time.monotonic() + 1

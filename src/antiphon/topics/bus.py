@@ -571,7 +571,7 @@ def _refuse_broker(**settings: object) -> None:
     for name, value in settings.items():
         if value is not None and value is not False:
             raise ConfigError(
-                f"{name}= needs a broker; this bus has none (its address would be tcp://...)",
+                f"{name}= needs a broker that stores events, and there is none yet",
                 setting=name,
                 value=value,
             )

@@ -10,7 +10,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from antiphon.errors import ConfigError
 from antiphon.node import INSECURE, TLS, Node, NodeConfig
+from antiphon.node.address import parse_address
 from antiphon.node.config import Insecure
+from antiphon.topics.brokered import BrokerFinder
 from antiphon.topics.config import BusConfig
 from antiphon.topics.finder import Finder
 from antiphon.topics.local import LocalFinder
@@ -18,7 +20,7 @@ from antiphon.topics.multicast import MulticastFinder
 
 __all__ = ["Channel", "open_channel"]
 
-_WANTED = "local://name, or mcast://239.77.0.1:7777"
+_WANTED = "local://name, mcast://239.77.0.1:7777, or a broker's tcp://host:7000"
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,8 @@ def open_channel(
         return _local(text, config, node, secret, tls, node_config)
     if scheme == "mcast":
         return _multicast(text, config, node, secret, tls, node_config)
-    if scheme in ("tcp", "unix", "tls"):
-        raise ConfigError(
-            f"address {text!r} is a broker's, and brokers are not there yet; give {_WANTED}",
-            setting="address",
-            value=text,
-        )
+    if scheme in ("tcp", "unix", "inproc"):
+        return _brokered(text, node, secret, tls, node_config)
     raise ConfigError(f"address {text!r}: give {_WANTED}", setting="address", value=text)
 
 
@@ -81,6 +79,25 @@ def _local(
         lambda: Node(own_id, listen=f"unix://{path}", secret=secret, tls=tls, config=node_config),
         lambda own: own.address,
     )
+
+
+def _brokered(
+    text: str,
+    node: Node | None,
+    secret: str | bytes | Insecure | None,
+    tls: TLS | None,
+    node_config: NodeConfig | None,
+) -> Channel:
+    finder = BrokerFinder(str(parse_address(text)))
+    if node is not None:
+        finder.use(node)
+
+    def make_node() -> Node:
+        made = Node(listen=None, secret=secret, tls=tls, config=node_config)
+        finder.use(made)
+        return made
+
+    return Channel(finder, make_node, lambda own: own.address)
 
 
 def _multicast(

@@ -1,0 +1,423 @@
+"""The broker itself: who publishes what, who wants it, and the routes between them.
+
+A topic that somebody publishes and somebody else wants gets a subscription of the broker, with a
+queue of its own; every publisher of it gets a route, which sends its events to all that want them
+and is not it. Events pass through the core (``native/bindings/publisher.cpp``); what is done here
+is done once per publisher and subscription.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Self
+
+from antiphon._core import Handle, PublisherCore
+from antiphon.broker.config import BrokerConfig
+from antiphon.errors import AntiphonError, Closed, ConfigError
+from antiphon.node import TLS, Node, NodeConfig
+from antiphon.node.config import Insecure
+from antiphon.node.life import Life, begin, end
+from antiphon.topics.announcements import Subscribed, Want, encode
+from antiphon.topics.names import TopicIndex, check_topic
+from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
+from antiphon.topics.publisher import encode_properties
+
+__all__ = ["Broker", "BrokerStatistics"]
+
+log = logging.getLogger("antiphon.broker")
+
+_GATHER = 0.002
+_SOON = 0.01
+_LINGER = 1.0  # of a way through the broker that nobody needs any more
+_IDLE = 5.0  # of a route whose publisher has gone
+_NUMBERS_APART = 1024  # that are free before one is used again
+_SILENCE = 0.5  # of a client that has connected, until it is asked
+_MOST_QUESTIONS = 3
+_COUNTS = ("published", "dropped", "lost")
+
+
+@dataclass(frozen=True)
+class BrokerStatistics:
+    """Counts of this moment."""
+
+    clients: int
+    """Buses that are connected."""
+    topics: int
+    """Topics that clients publish."""
+    subscriptions: int
+    """Subscriptions of all clients."""
+    routes: int
+    """Publishers whose events pass through here."""
+    relayed: int
+    """Events that came, whoever wanted them."""
+    dropped: int
+    """Events that a subscription missed because it had no room for too long."""
+    lost: int
+    """Events for subscriptions that could not be reached."""
+
+
+class Broker(Life):
+    """Passes events on between the buses whose address it is.
+
+    ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.
+    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. ``with
+    broker:`` starts it and closes it. All methods are thread-safe.
+    """
+
+    _name = "broker"
+
+    def __init__(
+        self,
+        listen: str = "tcp://127.0.0.1:7000",
+        *,
+        id: int | None = None,
+        secret: str | bytes | Insecure | None = None,
+        tls: TLS | None = None,
+        config: BrokerConfig | None = None,
+        node_config: NodeConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = BrokerConfig.load() if config is None else config
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self.node = Node(id, listen=listen, secret=secret, tls=tls, config=node_config)
+        self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True)
+        self._ledger = self._neighbours.ledger
+        self._ledger.version = 1  # clients expect a word even when there is nothing yet
+        self._neighbours.listen()
+        self.node.on_connected(self._connected)
+        self.node.on_disconnected(self._disconnected)
+        self._numbers = itertools.count(1)
+        self._free_numbers: deque[int] = deque()
+        self._interests = Interests()
+        self._topics: dict[str, _Topic] = {}
+        self._numbered: dict[int, _Topic] = {}
+        self._index: TopicIndex[int] = TopicIndex()
+        self._unneeded: dict[_Topic, float] = {}
+        self._stale: dict[_Route, tuple[float, int]] = {}
+        self._owing: set[_Route] = set()
+        self._silent: dict[int, tuple[float, int]] = {}
+        self._past = dict.fromkeys(_COUNTS, 0)
+        self._thread: threading.Thread | None = None
+
+    # --- life -------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Listens from now on. ``with broker:`` does it."""
+        self.node._check_process()
+        with self._lock:
+            if self._state == "running":
+                return self
+            if self._state == "closed":
+                raise Closed("this broker was closed; make a new one", what="broker")
+            self._neighbours.begin()
+            self.node.start()
+            self._state = "running"
+        self._thread = threading.Thread(target=self._run, name="ap-broker", daemon=True)
+        self._thread.start()
+        begin(self)
+        return self
+
+    def _close_now(self, drain: float) -> None:
+        with self._lock:
+            before, self._state = self._state, "closed"
+            self._changed.notify_all()
+            farewells = self._neighbours.end()
+        if before == "closed":
+            return
+        end(self)
+        # First publishers send no more, then what is here goes on its way.
+        self._neighbours.tell(farewells)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+        try:
+            self.node._close_now(drain)
+        finally:
+            with self._lock:
+                routes = self._routes()
+            for route in routes:
+                route.core.close()
+
+    @property
+    def address(self) -> str:
+        """Where it listens; a port 0 has become a real one once it is started."""
+        return self.node.address
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.address} of node {self.node.id} {self._state}>"
+
+    # --- clients ----------------------------------------------------------------------------
+
+    def _connected(self, peer: int, how: str) -> None:
+        with self._lock:
+            if peer not in self._neighbours.all:
+                self._silent[peer] = time.monotonic() + _SILENCE, 0
+
+    def _disconnected(self, peer: int, reason: str) -> None:
+        with self._lock:
+            self._silent.pop(peer, None)
+            if self._state == "running":
+                self._neighbours.forget(peer)
+                self._changed.notify_all()
+
+    def _questions(self, now: float) -> list[tuple[int, bytes]]:
+        """To clients that have connected and said nothing. With the lock.
+
+        What one said may have been forgotten again, when its connection ended and began anew at
+        that moment.
+        """
+        letters = []
+        for peer, (due, asked) in list(self._silent.items()):
+            if peer in self._neighbours.all or asked == _MOST_QUESTIONS:
+                del self._silent[peer]
+            elif now >= due:
+                self._silent[peer] = now + _SILENCE, asked + 1
+                letters.append((peer, encode(Want(0, 0))))
+        return letters
+
+    # --- what they publish ------------------------------------------------------------------
+
+    def _topic_came(self, peer: int, number: int, name: str) -> None:
+        topic = self._topics.get(name)
+        if topic is None:
+            try:
+                check_topic(name)
+            except ConfigError as error:
+                log.warning("client %d publishes something that is no topic: %s", peer, error)
+                return
+            topic = self._topics[name] = _Topic(name, self._number())
+            self._numbered[topic.number] = topic
+            self._index.add(name, topic.number)
+        if not topic.publishers:
+            self._ledger.publish(topic.number, name)
+        topic.publishers[peer] += 1
+        route = topic.routes.get((peer, number))
+        if route is not None:
+            self._stale.pop(route, None)
+        self._review(topic)
+
+    def _topic_went(self, peer: int, number: int, name: str) -> None:
+        topic = self._topics.get(name)
+        if topic is None or not topic.publishers[peer]:
+            return
+        topic.publishers[peer] -= 1
+        if not topic.publishers[peer]:
+            del topic.publishers[peer]
+        if not topic.publishers:
+            self._ledger.unpublish(topic.number)
+            self._unneeded[topic] = time.monotonic()
+        route = topic.routes.get((peer, number))
+        if route is not None:  # what it has sent may wait in the queue
+            self._stale[route] = time.monotonic(), route.core.sequence
+        self._review(topic)
+
+    # --- what they want ---------------------------------------------------------------------
+
+    def _came(self, peer: int, incarnation: int, subscribed: Subscribed) -> None:
+        interest = self._interests.add(peer, incarnation, subscribed)
+        if interest is None:
+            return
+        for number in self._index.matching(interest.pattern):
+            topic = self._numbered[number]
+            for route in topic.routes.values():
+                self._serve(route, interest)
+            self._review(topic)
+
+    def _went(self, peer: int, subscribed: Subscribed) -> None:
+        interest = self._interests.remove(peer, subscribed.flow)
+        if interest is None:
+            return
+        for number in self._index.matching(interest.pattern):
+            topic = self._numbered[number]
+            for route in topic.routes.values():
+                route.core.leave(peer, subscribed.flow)
+            self._review(topic)
+
+    def _serve(self, route: _Route, interest: Interest) -> None:
+        if interest.peer == route.source:
+            return  # its own subscriptions got it already
+        interest.serve(route.core)
+        if route.retains and not route.core.settle():
+            self._owing.add(route)
+
+    # --- the way through --------------------------------------------------------------------
+
+    def _review(self, topic: _Topic) -> None:
+        """Whether somebody publishes what somebody else wants. With the lock."""
+        wanting = {interest.peer for interest in self._interests.matching(topic.name)}
+        needed = any(wanting - {publisher} for publisher in topic.publishers)
+        if needed == topic.subscribed:
+            return
+        topic.subscribed = needed
+        if not needed:
+            if topic.handle is not None:
+                self._ledger.unsubscribe(topic.handle.flow)
+            self._unneeded[topic] = time.monotonic()
+            return
+        self._unneeded.pop(topic, None)
+        if topic.handle is None:
+            topic.handle = self.node._relay(
+                self._route, _log_failure, self.config.capacity, self.config.max_block
+            )
+        self._ledger.subscribe(Subscribed(topic.handle.flow, topic.name, topic.handle.least_charge))
+
+    def _route(self, source: int, number: int, name: str, retains: bool) -> None:
+        """The first event of a publisher is here. On a scheduler thread."""
+        with self._lock:
+            topic = self._topics.get(name)
+            if topic is None or topic.handle is None or self._state == "closed":
+                return
+            own = self._number()
+            core = self.node._publisher(
+                own, name, "drop_newest", retains, 0, encode_properties, source
+            )
+            route = topic.routes[source, number] = _Route(core, topic, source, number, own, retains)
+            for interest in self._interests.matching(name):
+                self._serve(route, interest)
+            topic.handle.route(source, number, core)
+            client = self._neighbours.all.get(source)
+            if client is None or client.table.topics.get(number) != name:
+                self._stale[route] = time.monotonic(), 0  # it is announced soon, or has gone
+
+    def _close_route(self, route: _Route) -> None:
+        """With the lock."""
+        topic = route.topic
+        if topic.handle is not None:
+            topic.handle.route(route.source, route.publisher, None)
+        topic.routes.pop((route.source, route.publisher), None)
+        self._owing.discard(route)
+        route.core.close()
+        counts = route.core.statistics()
+        for name in _COUNTS:
+            self._past[name] += counts[name]
+        self._free_numbers.append(route.number)
+
+    def _routes(self) -> list[_Route]:
+        return [route for topic in self._topics.values() for route in topic.routes.values()]
+
+    def _number(self) -> int:
+        """Of a topic or a route. One that was used is used again, but not soon."""
+        if len(self._free_numbers) > _NUMBERS_APART:
+            return self._free_numbers.popleft()
+        return next(self._numbers)
+
+    # --- the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        told = -1
+        while True:
+            with self._lock:
+                if self._state == "running" and self._ledger.version == told:
+                    self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
+            time.sleep(_GATHER)  # changes come in swarms
+            now = time.monotonic()
+            with self._lock:
+                if self._state != "running":
+                    return
+                self._settle()
+                letters = self._neighbours.letters() + self._questions(now)
+                told = self._ledger.version
+                unneeded = self._tidy(now)
+            self._neighbours.tell(letters)
+            for handle in unneeded:  # without the lock: its last slice may ask for a route
+                handle.close()
+
+    def _settle(self) -> None:
+        self._owing = {route for route in self._owing if not route.core.settle()}
+        for route in self._owing:
+            key = -(1 << 32) - route.number
+            if route.core.owes_large and not self.node._later.busy(key):
+                with contextlib.suppress(AntiphonError):
+                    self.node._later.add(key, route.core.settle_waiting)
+
+    def _tidy(self, now: float) -> list[Handle]:
+        """Ends what nobody has needed for a while. With the lock; the rest is for outside it."""
+        for route, (since, seen) in list(self._stale.items()):
+            if route.core.sequence != seen:
+                self._stale[route] = now, route.core.sequence
+            elif now - since > _IDLE:
+                del self._stale[route]
+                self._close_route(route)
+        handles = []
+        for topic, since in list(self._unneeded.items()):
+            if now - since < _LINGER or topic.subscribed:
+                continue
+            if topic.handle is not None and _has_events(topic.handle):
+                continue
+            del self._unneeded[topic]
+            for route in list(topic.routes.values()):
+                self._stale.pop(route, None)
+                self._close_route(route)
+            if topic.handle is not None:
+                handles.append(topic.handle)
+                topic.handle = None
+            if not topic.publishers:
+                del self._topics[topic.name], self._numbered[topic.number]
+                self._index.remove(topic.name, topic.number)
+                self._free_numbers.append(topic.number)
+        return handles
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def statistics(self) -> BrokerStatistics:
+        """Counts of this moment."""
+        self.node._check_process()
+        with self._lock:
+            routes = self._routes()
+            counts = [self._past, *(route.core.statistics() for route in routes)]
+            return BrokerStatistics(
+                clients=self._neighbours.others,
+                topics=sum(bool(topic.publishers) for topic in self._topics.values()),
+                subscriptions=len(self._interests),
+                routes=len(routes),
+                relayed=sum(one["published"] for one in counts),
+                dropped=sum(one["dropped"] for one in counts),
+                lost=sum(one["lost"] for one in counts),
+            )
+
+
+class _Topic:
+    """Something that clients publish, or did a moment ago."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+        self.publishers: Counter[int] = Counter()
+        self.subscribed = False
+        self.handle: Handle | None = None
+        self.routes: dict[tuple[int, int], _Route] = {}
+
+
+class _Route:
+    """From one publisher to all who want what it publishes."""
+
+    def __init__(
+        self,
+        core: PublisherCore,
+        topic: _Topic,
+        source: int,
+        publisher: int,
+        number: int,
+        retains: bool,
+    ) -> None:
+        self.core = core
+        self.topic = topic
+        self.source = source
+        self.publisher = publisher
+        self.number = number
+        self.retains = retains
+
+
+def _has_events(handle: Handle) -> bool:
+    counts = handle.statistics()
+    return bool(counts["handled"] + counts["dropped"] < counts["messages"])
+
+
+def _log_failure(kind: int, source: int, error: BaseException) -> None:
+    log.error("events of client %d could not be passed on", source, exc_info=error)

@@ -1,0 +1,172 @@
+"""The channel of a bus behind a broker: its one neighbour is whoever listens at the address.
+
+A broker is known by its address alone. `BrokerFinder` asks for its id, says that it is there, and
+says that it has gone when the connection ends; then it asks again, for as long as it takes, since
+the next one at that address may be another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+
+from antiphon.errors import (
+    AntiphonError,
+    AuthenticationFailed,
+    Closed,
+    PeerUnreachable,
+    ProtocolError,
+)
+from antiphon.node import Node
+from antiphon.topics.finder import Finder, Member, OnChange
+
+__all__ = ["BrokerFinder"]
+
+log = logging.getLogger("antiphon.topics")
+
+_PATIENCE = 1.0  # with one question
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_LOOK_EVERY = 0.25
+_CLOSE_PATIENCE = 5.0
+_SOMETHING = 1  # as a version: a broker always has something to tell
+
+
+class BrokerFinder(Finder):
+    """Finds one broker, again and again."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._state = "new"
+        self._wake = threading.Event()
+        self._known: Member | None = None
+        self._node: Node | None = None
+        self._on_change: OnChange | None = None
+        self._thread: threading.Thread | None = None
+
+    def use(self, node: Node) -> None:
+        """The node that asks; before `start`."""
+        self._node = node
+        own = weakref.ref(self)
+
+        def lost(peer: int, reason: str) -> None:
+            finder = own()
+            if finder is not None:
+                finder._lost(peer)
+
+        node.on_disconnected(lost)
+
+    def start(self, me: Member, on_change: OnChange) -> None:
+        """As `Finder.start`. Asks once before it returns, so that a wrong secret is an error.
+
+        That nobody listens is none: brokers may come later than their clients. It waits for a
+        second at most, and on a thread with a running event loop not at all.
+        """
+        with self._lock:
+            if self._state != "new":
+                raise Closed(f"this finder is {self._state} already; make another", what="finder")
+            self._state = "running"
+        self._on_change = on_change
+        found = None
+        if asyncio._get_running_loop() is None:
+            try:
+                found = self._ask()
+            except (AuthenticationFailed, ProtocolError):
+                self.close()
+                raise
+            except AntiphonError as error:
+                self._complain(error)
+        self._thread = threading.Thread(
+            target=self._run, args=(found,), name="ap-finder", daemon=True
+        )
+        self._thread.start()
+
+    def announce(self, version: int) -> None:
+        """The broker hears of changes by messages."""
+        if self._state != "running":
+            raise Closed("this finder is not running; nothing can be announced", what="finder")
+
+    def members(self) -> list[Member]:
+        known = self._known
+        return [] if known is None else [known]
+
+    def close(self) -> None:
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._state = "closed"
+            self._known = None
+        self._wake.set()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(_CLOSE_PATIENCE)
+        if thread.is_alive():
+            log.warning("a finder was closed while its callback was running; its thread is left")
+
+    # --- the thread -------------------------------------------------------------------------
+
+    def _run(self, found: Member | None) -> None:
+        pause, told = _FIRST_PAUSE, found is None
+        while self._state == "running":
+            if found is None:
+                try:
+                    found = self._ask()
+                except Closed:
+                    return
+                except AntiphonError as error:
+                    if not told:
+                        self._complain(error)
+                    told = True
+                    self._wake.wait(pause)
+                    self._wake.clear()
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    continue
+            pause, told = _FIRST_PAUSE, False
+            member, found = found, None
+            self._wake.clear()
+            self._known = member
+            self._call([member], [])
+            self._while_there(member)
+            self._known = None
+            self._call([], [member])
+
+    def _ask(self) -> Member:
+        assert self._node is not None
+        node, incarnation = self._node._identify(self._address, _PATIENCE)
+        return Member(node, incarnation, self._address, _SOMETHING)
+
+    def _while_there(self, member: Member) -> None:
+        """Returns when the connection has ended, or none comes about."""
+        assert self._node is not None
+        until = time.monotonic() + self._node.config.connect_timeout + _PATIENCE
+        while self._state == "running":
+            if self._wake.wait(_LOOK_EVERY):
+                self._wake.clear()
+                return
+            if any(one.id == member.id and one.sending for one in self._node.connections()):
+                until = time.monotonic() + _PATIENCE
+            elif time.monotonic() > until:
+                return
+
+    def _lost(self, peer: int) -> None:
+        known = self._known
+        if known is not None and known.id == peer:
+            self._wake.set()
+
+    def _call(self, present: list[Member], gone: list[Member]) -> None:
+        if self._state != "running" or self._on_change is None:
+            return
+        try:
+            self._on_change(present, gone)
+        except BaseException:  # SystemExit too: the bus relies on this thread
+            log.exception("the callback of a finder failed")
+
+    def _complain(self, error: AntiphonError) -> None:
+        what = "nobody answers" if isinstance(error, PeerUnreachable) else "it cannot be used"
+        log.warning("no broker at %s yet (%s): %s; it is tried again", self._address, what, error)
