@@ -11,6 +11,7 @@ end of the run lists all such lines again, so that a green run does not hide wha
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from collections import Counter
@@ -58,6 +59,12 @@ def _need(component: str) -> None:
     pytest.skip(line)
 
 
+def pytest_collection_finish() -> None:
+    # The tests themselves live to the end: the collector need not look at them ever again.
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         for component in marker.args:
@@ -92,4 +99,6 @@ def _no_settings_from_outside() -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
             if name not in ours:
                 patch.delenv(name)
+        # A run starts hundreds of processes. Without bytecode each compiles the package again.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield

@@ -415,7 +415,7 @@ def test_another_node_at_the_address_is_unreachable_and_both_are_named() -> None
 
 
 def test_sending_to_several_tries_all_and_names_those_that_failed() -> None:
-    config = NodeConfig(connect_timeout=2.0)
+    config = NodeConfig(connect_timeout=0.5)
     with refused_port() as nowhere, Node(1, config=config) as one, Node(2) as two:
         inbox = two.inbox(KIND)
         one.add_peer(2, two.address)

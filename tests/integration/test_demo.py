@@ -41,12 +41,14 @@ from antiphon.lab.peers.requests import REQUEST_PEERS
 gone = (Requirement("no_such_module", "the package pyzmq"),)
 for peers in (PEERS, REQUEST_PEERS):
     peers["pyzmq"] = dataclasses.replace(peers["pyzmq"], requires=gone)
+messages.ROUNDS = round_trips.ROUNDS = 1
 """
 # Straight to the second scene, so that Ctrl-C need not wait for the first.
 ROUND_TRIPS_ONLY = """
 import dataclasses
 from antiphon.cli import demo
 demo.ACTS = (dataclasses.replace(messages.ACT, scenes=(round_trips.SCENE,)),)
+round_trips.ROUNDS = 1
 """
 SHARES_ONLY = """
 from antiphon.cli import demo

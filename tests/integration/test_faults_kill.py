@@ -107,7 +107,7 @@ def test_a_receiver_killed_under_load_fails_its_senders_and_disturbs_nobody_else
     with (
         Child(receiver, id=2, reads=reads) as victim,
         Child(receiver, id=3) as survivor,
-        Node(1) as node,
+        Node(1, config=NodeConfig(connect_timeout=2.0)) as node,
     ):
         node.on_disconnected(lambda peer, reason: lost.add((peer, reason)))
         node.add_peer(2, victim.expect("ready")["address"])

@@ -153,7 +153,7 @@ def test_bytes_bound_what_is_under_way_as_well_as_messages(config: NodeConfig) -
 @pytest.mark.parametrize("config", [NORMAL, SMALL], ids=["default", "small"])
 def test_capacity_holds_for_messages_that_travel_in_fragments_too(config: NodeConfig) -> None:
     size = config.flow_window_bytes // 2
-    with nodes(dataclasses.replace(config, send_timeout=1.0)) as (here, there):
+    with nodes(dataclasses.replace(config, send_timeout=0.5)) as (here, there):
         inbox = there.inbox(KIND, capacity=4)
         sent = 0
         with contextlib.suppress(SendTimeout):

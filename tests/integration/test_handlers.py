@@ -380,7 +380,7 @@ def test_a_send_inside_a_handler_has_the_patience_of_requests() -> None:
 @pytest.mark.parametrize("small", [False, True])
 def test_two_nodes_that_flood_each_other_from_handlers_end_in_timeouts(small: bool) -> None:
     sizes = {"ring_bytes": 64 << 10, "flow_window_bytes": 16 << 10} if small else {}
-    config = NodeConfig(request_timeout=1.0, **sizes)  # type: ignore[arg-type]
+    config = NodeConfig(request_timeout=0.5, **sizes)  # type: ignore[arg-type]
     timeouts: dict[int, list[SendTimeout]] = {HERE: [], THERE: []}
     stop = threading.Event()
     with nodes(config) as (here, there):
@@ -410,7 +410,7 @@ def test_two_nodes_that_flood_each_other_from_handlers_end_in_timeouts(small: bo
             assert kind_of(node).failed == 0
     for error in timeouts[HERE] + timeouts[THERE]:
         assert error.kind == KIND
-        assert error.waited >= 1.0
+        assert error.waited >= 0.5
 
 
 def test_three_nodes_in_a_ring_pass_messages_on_from_handlers() -> None:

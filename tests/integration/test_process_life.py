@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import struct
@@ -9,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from antiphon import Node, NodeConfig
 from antiphon.testing import Child, Collected, Control, Host, Proxy, eventually
+from unit.node.pairs import Running
 
 pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60)
 
@@ -493,7 +496,7 @@ def test_wait_ends_with(how: str) -> None:
 # --- the end of the interpreter -------------------------------------------------------------------
 
 
-def end(control: Control, how: str, target: str) -> None:
+def end(control: Control, how: str, target: str, id: int = 1) -> None:
     """Reaches the end of the program with a node in some state."""
     import contextlib
     import threading
@@ -501,7 +504,7 @@ def end(control: Control, how: str, target: str) -> None:
 
     import antiphon
 
-    node = antiphon.Node(1, peers={2: target}).start()
+    node = antiphon.Node(id, peers={2: target}).start()
     inbox = node.inbox(300)
     began = threading.Event()
 
@@ -568,7 +571,7 @@ def end(control: Control, how: str, target: str) -> None:
         began.wait(10)
     elif how in handlers:
         node.on(301, handlers[how])
-        node.send(1, b"", kind=301)
+        node.send(id, b"", kind=301)
         began.wait(10)
     elif how == "several nodes with such a handler":
         nodes = [antiphon.Node(number).start() for number in (11, 12, 13)]
@@ -591,8 +594,8 @@ def end(control: Control, how: str, target: str) -> None:
         with node:
             raise SystemExit(0)
     if how == "two nodes that know each other":
-        other = antiphon.Node(4, peers={1: node.address}).start()
-        other.send(1, b"", kind=300)
+        other = antiphon.Node(4, peers={id: node.address}).start()
+        other.send(id, b"", kind=300)
         globals()["kept"] = (node, other)
 
 
@@ -645,36 +648,39 @@ def test_the_interpreter_ends_at_once_with(how: str, reader: Node) -> None:
         ends_well(child, within=10.0)
 
 
+@pytest.fixture(scope="module")
+def slow_ends() -> Iterator[dict[str, Running[None]]]:
+    """All at once: each takes as long as closing waits for handlers."""
+    with Node(2) as node, contextlib.ExitStack() as children:
+        node.inbox(205)
+        node.on(KIND, lambda source, data: None)
+        ends = {}
+        for how in SLOW_ENDS:
+            child = children.enter_context(Child(end, how=how, target=node.address))
+            ends[how] = Running(partial(ends_well, child, within=20.0))
+        yield ends
+
+
+# Others may end meanwhile.
+@pytest.mark.usefixtures("slow_ends")
 @pytest.mark.parametrize("how", RACING_ENDS)
 def test_the_interpreter_ends_every_time_with(
     how: str, reader: Node, count: Callable[[int, int], int]
 ) -> None:
-    for _ in range(count(4, 100)):
-        with Child(end, how=how, target=reader.address) as child:
-            ends_well(child, within=15.0)
-
-
-@pytest.fixture(scope="module")
-def slow_ends() -> Iterator[dict[str, Child]]:
-    """All at once: each takes as long as closing waits for handlers."""
-    children: dict[str, Child] = {}
-    with Node(2) as node:
-        node.inbox(205)
-        node.on(KIND, lambda source, data: None)
-        try:
-            for how in SLOW_ENDS:
-                children[how] = Child(end, how=how, target=node.address)
-            yield children
-        finally:
-            for child in children.values():
-                child.close()
+    for _ in range(count(2, 50)):
+        with (
+            Child(end, how=how, target=reader.address, id=11) as one,
+            Child(end, how=how, target=reader.address, id=12) as other,
+        ):
+            ends_well(one, within=15.0)
+            ends_well(other, within=15.0)
 
 
 @pytest.mark.parametrize("how", SLOW_ENDS)
 def test_the_interpreter_ends_within_ten_seconds_with(
-    how: str, slow_ends: dict[str, Child]
+    how: str, slow_ends: dict[str, Running[None]]
 ) -> None:
-    ends_well(slow_ends[how], within=20.0)
+    slow_ends[how].result(50)
 
 
 def test_a_program_that_closes_nothing_ends_without_a_word() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from antiphon import TLS, AuthenticationFailed, Node
 from antiphon.testing import Collected, eventually
-from integration.tls_tools import BEAT, KIND, QUICK, TLS_TESTS, Authority
+from integration.tls_tools import KIND, QUICK, TLS_TESTS, Authority
 
 pytestmark = TLS_TESTS
 
@@ -89,7 +90,8 @@ def test_a_broken_replacement_is_logged_and_the_old_one_stays(
     served = ours.node(1)
     good = Path(served.key).read_bytes()
     client = ours.node(2)
-    with Node(1, tls=served, config=QUICK) as one:
+    beat = 0.1  # at which the files are looked at
+    with Node(1, tls=served, config=dataclasses.replace(QUICK, heartbeat=beat)) as one:
         one.on(KIND, lambda source, data: data)
         assert connects(one.address, client)
         if how == "missing":
@@ -101,10 +103,10 @@ def test_a_broken_replacement_is_logged_and_the_old_one_stays(
         assert served.key in complaints()[0]
         assert connects(one.address, client)
         # Once, and not with every beat for as long as nobody looks.
-        time.sleep(5 * BEAT)
+        time.sleep(5 * beat)
         assert len(complaints()) <= 2
         Path(served.key).write_bytes(good)
         seen = len(complaints())
-        time.sleep(3 * BEAT)
+        time.sleep(3 * beat)
         assert len(complaints()) <= seen + 1
         assert connects(one.address, client)
