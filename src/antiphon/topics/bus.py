@@ -277,6 +277,8 @@ class Bus(Life):
         return publisher
 
     def _close_publisher(self, publisher: Publisher) -> None:
+        if self.node._forked:
+            return
         publisher._core.close(_DRAIN if self._state == "running" else 0.0)
         with self._lock:
             self._owing.discard(publisher)
@@ -369,6 +371,7 @@ class Bus(Life):
         return subscription
 
     def _close_subscription(self, subscription: Subscription) -> None:
+        self.node._check_process()
         flow = subscription._core.flow
         with self._lock:
             if self._subscriptions.pop(flow, None) is None:
@@ -464,6 +467,7 @@ class Bus(Life):
     # --- shares and delay -------------------------------------------------------------------
 
     def _share_of(self, subscription: Subscription) -> float | None:
+        self.node._check_process()
         core = subscription._core
         if not isinstance(core, Handle) or not core.active:
             return None
@@ -473,6 +477,7 @@ class Bus(Life):
         return sum(self.node._shares.held().values()) - (self._share_of(subscription) or 0.0)
 
     def _give_share(self, subscription: Subscription, share: float) -> None:
+        self.node._check_process()
         core = subscription._core
         if subscription.closed:
             raise Closed("this subscription is closed; it has no share", what="subscription")
@@ -484,6 +489,7 @@ class Bus(Life):
     def _predict(
         self, subscription: Subscription, meters: Meters, seconds: float = WINDOW
     ) -> DelayModel:
+        self.node._check_process()
         return predict(
             meters.since(seconds), self._share_of(subscription), self.node.config.schedule.period
         )
