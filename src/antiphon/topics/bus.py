@@ -120,6 +120,7 @@ class Bus(Life):
         super().__init__()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._served = threading.Condition()  # for those who wait for subscribers
         self._owns_node = node is None
         # First: a second bus on a node is to hear of that, and not that its id is taken.
         handle = None if node is None else self._listen(node)
@@ -224,7 +225,7 @@ class Bus(Life):
             self._finder.close()
             for publisher in publishers:
                 publisher._core.close()
-                publisher._wake()
+            self._wake()
 
     _name = "bus"
 
@@ -288,13 +289,13 @@ class Bus(Life):
                 self._topics.remove(publisher.topic, publisher._number)
                 self._ledger.unpublish(publisher._number)
                 self._changed.notify_all()
-        publisher._wake()
+        self._wake()
 
     def _serve(self, publisher: Publisher, interest: Interest) -> None:
         interest.serve(publisher._core)
         if publisher._retain and not publisher._core.settle():
             self._owing.add(publisher)
-        publisher._wake()
+        self._wake()
 
     # --- subscribing ------------------------------------------------------------------------
 
@@ -559,6 +560,10 @@ class Bus(Life):
             )
 
     # --- for the parts ----------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        with self._served:
+            self._served.notify_all()
 
     def _refuse_to_block(self, call: str, instead: str) -> None:
         refuse_to_block(call, instead)

@@ -134,18 +134,20 @@ class Meters:
     """The sums of one subscription, and how they were some seconds ago. Thread-safe enough: looks
     are appended and dropped by single operations."""
 
-    def __init__(self, handle: Handle) -> None:
+    __slots__ = ("_began", "_handle", "_looks", "watched")
+
+    def __init__(self, handle: Handle, began: float) -> None:
         self._handle = handle
-        self._began = time.monotonic()
+        self._began = began
         self.watched = False
         """Whether the bus looks once a second: not at thousands that nobody asks about."""
-        self._looks: list[dict[str, Any]] = []
+        self._looks: tuple[dict[str, Any], ...] = ()
 
     def look(self) -> dict[str, Any]:
         """The sums of now; remembered."""
         self.watched = True
         now = self._read()
-        self._looks = [*self._looks[1 - _LOOKS :], now]
+        self._looks = (*self._looks[1 - _LOOKS :], now)
         return now
 
     def step(self) -> dict[str, Any] | None:

@@ -237,6 +237,8 @@ class Neighbours:
 class Interest:
     """A subscription of somebody, ready to be served."""
 
+    __slots__ = ("_incarnation", "_subscribed", "pattern", "peer", "where")
+
     def __init__(
         self, peer: int, incarnation: int, subscribed: Subscribed, pattern: Pattern | None
     ) -> None:
