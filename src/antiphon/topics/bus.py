@@ -502,13 +502,15 @@ class Bus(Life):
         the announcements: keep it short. Also a decorator. Never blocks.
         """
         self._check_open()
+        if not callable(callback):
+            raise ConfigError(f"callback {callback!r} cannot be called", setting="callback")
         self._judges.append(callback)
         return callback
 
     def _judge(self, subscription: Subscription, meters: Meters) -> None:
         """A look at the sums, and what it tells of the time since the last one."""
         sums = meters.step()
-        if sums is None or not self._judges or self._share_of(subscription) is None:
+        if not self._judges or self._share_of(subscription) is None:
             return
         verdict = judge(subscription.pattern, sums)
         if verdict.conformant and verdict.stable:
@@ -516,7 +518,7 @@ class Bus(Life):
         for callback in tuple(self._judges):
             try:
                 callback(verdict)
-            except Exception:
+            except BaseException:  # SystemExit too: announcements rely on this thread
                 log.exception("a callback of on_conformance failed")
 
     # --- looking ----------------------------------------------------------------------------

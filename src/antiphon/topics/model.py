@@ -150,11 +150,14 @@ class Meters:
         self._looks = (*self._looks[1 - _LOOKS :], now)
         return now
 
-    def step(self) -> dict[str, Any] | None:
-        """A look, and what has been added since the one before; None for the first."""
+    def step(self) -> dict[str, Any]:
+        """A look, and what has been added since the one before, or since the beginning."""
         before = self._looks[-1] if self._looks else None
         now = self.look()
-        return None if before is None else difference(now, before)
+        return difference(now, before or self._nothing(now))
+
+    def _nothing(self, like: dict[str, Any]) -> dict[str, Any]:
+        return dict.fromkeys(like, 0.0) | {"time": self._began, "classes": {}}
 
     def _read(self) -> dict[str, Any]:
         now: dict[str, Any] = dict(self._handle.meter())
@@ -167,7 +170,7 @@ class Meters:
         """What has been added in about the last ``seconds``, or since the beginning."""
         self.watched = True
         now = self._read()
-        then: dict[str, Any] = dict.fromkeys(now, 0.0) | {"time": self._began, "classes": {}}
+        then = self._nothing(now)
         for look in self._looks:
             if look["time"] <= now["time"] - seconds:
                 then = look
