@@ -9,9 +9,9 @@
 
 namespace antiphon::python {
 
-// What all tasks of one registration share.
 class Publisher;
 
+// What all tasks of one registration share.
 struct Handler {
     Reference call;
     Reference decode;    // null for raw kinds

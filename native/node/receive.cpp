@@ -493,6 +493,7 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
             if (OutFlow* flow = flow_of()) {
                 flow->confirmed += messages;
                 flow->in_flight.subtract(peer.sessions, std::uint64_t{units} * flow->unit);
+                if (units != 0) flow->stalled.store(false, std::memory_order_relaxed);
                 peer.wake();
             }
             return true;

@@ -131,6 +131,7 @@ class Bus(Life):
                 handle.close()
             raise
         self._finder = self._channel.finder
+        self._asks = self._finder.asks
         try:
             self.node = self._channel.make_node() if node is None else node
             self._control = handle or self._listen(self.node)
@@ -145,6 +146,8 @@ class Bus(Life):
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
         self._past: list[dict[str, int]] = []
+        self._told = -1
+        self._look_due = 0.0
         self._judges: list[Callable[[Conformance], Any]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -159,16 +162,21 @@ class Bus(Life):
     def start(self) -> Self:
         """Joins the channel. ``with bus:`` does it."""
         self.node._check_process()
+        loop = asyncio._get_running_loop()
+        with self._lock:
+            coroutines = any(one._coroutine for one in self._subscriptions.values())
+            if coroutines and loop is None and self._state == "new":
+                raise no_loop()
+        if self._asks and loop is None:
+            self._prepare()
         with self._lock:
             if self._state == "running":
                 return self
             if self._state == "closed":
                 raise Closed("this bus was closed; make a new one", what="bus")
-            self._loop = asyncio._get_running_loop()
-            coroutines = any(one._coroutine for one in self._subscriptions.values())
-            if coroutines and self._loop is None:
-                raise no_loop()
+            self._loop = loop
             self.node.start()
+            self.node._settle_id()
             self._neighbours.begin()
             for subscribed in self._ledger.subscriptions.values():
                 self._came(self.node.id, self.node._incarnation, subscribed)
@@ -192,6 +200,17 @@ class Bus(Life):
         self._thread.start()
         begin(self)
         return self
+
+    def _prepare(self) -> None:
+        self.node._check_process()
+        if self._state != "new":
+            return
+        self.node.start()
+        try:
+            self._finder.prepare()
+        except BaseException:
+            self._close_now(0.0)
+            raise
 
     def _close_now(self, drain: float) -> None:
         with self._lock:
@@ -437,33 +456,38 @@ class Bus(Life):
     # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        look_due = time.monotonic() + _LOOK_EVERY
-        told = -1
-        while True:
-            with self._lock:
-                if self._state == "running" and self._ledger.version == told:
-                    self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
-            # Changes come in swarms: they are told together.
-            time.sleep(_GATHER)
-            watched: list[Subscription] = []
-            with self._lock:
-                if self._state != "running":
-                    return
-                self._owing = {one for one in self._owing if not one._core.settle()}
-                for one in self._owing:
-                    if one._core.owes_large and not self.node._later.busy(_key(one._number)):
-                        with contextlib.suppress(AntiphonError):
-                            self._later(one._number, one._core.settle_waiting)
-                letters = self._neighbours.letters()
-                told = self._ledger.version
-                if time.monotonic() >= look_due:
-                    look_due = time.monotonic() + _LOOK_EVERY
-                    watched = [one for one in self._subscriptions.values() if one._watched]
-            with contextlib.suppress(Closed):
-                self._finder.announce(told)
-            self._neighbours.tell(letters)
-            for subscription in watched:
-                self._judge(subscription, subscription._handled())
+        while self._state == "running":
+            try:
+                self._turn()
+            except Exception:  # everybody relies on this thread
+                log.exception("a bus could not do its rounds; it goes on trying")
+                time.sleep(HOUSEKEEPING)
+
+    def _turn(self) -> None:
+        with self._lock:
+            if self._state == "running" and self._ledger.version == self._told:
+                self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
+        # Changes come in swarms: they are told together.
+        time.sleep(_GATHER)
+        watched: list[Subscription] = []
+        with self._lock:
+            if self._state != "running":
+                return
+            self._owing = {one for one in self._owing if not one._core.settle()}
+            for one in self._owing:
+                if one._core.owes_large and not self.node._later.busy(_key(one._number)):
+                    with contextlib.suppress(AntiphonError):
+                        self._later(one._number, one._core.settle_waiting)
+            letters = self._neighbours.letters()
+            self._told = told = self._ledger.version
+            if time.monotonic() >= self._look_due:
+                self._look_due = time.monotonic() + _LOOK_EVERY
+                watched = [one for one in self._subscriptions.values() if one._watched]
+        with contextlib.suppress(Closed):
+            self._finder.announce(told)
+        self._neighbours.tell(letters)
+        for subscription in watched:
+            self._judge(subscription, subscription._handled())
 
     # --- shares and delay -------------------------------------------------------------------
 

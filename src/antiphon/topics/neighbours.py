@@ -32,6 +32,7 @@ HOUSEKEEPING = 0.25
 """Seconds between two looks at what is owed to whom."""
 
 _KIND = 33
+_PAUSE = 1.0  # before one that could not be reached is told again
 _CAPACITY = 4096
 
 
@@ -55,6 +56,7 @@ class Neighbour:
         self.sent = 0
         self.greeted = False
         self.behind = False
+        self.not_before = 0.0  # it could not be reached: time of the next attempt
 
 
 class Neighbours:
@@ -191,10 +193,11 @@ class Neighbours:
 
     def letters(self) -> list[tuple[int, bytes]]:
         """What has to be said to whom."""
-        late = time.monotonic() - self._last_heard > HOUSEKEEPING
+        now = time.monotonic()
+        late = now - self._last_heard > HOUSEKEEPING
         letters = []
         for peer, one in self.all.items():
-            if one.itself:
+            if one.itself or now < one.not_before:
                 continue
             if not one.greeted or one.sent != self.ledger.version:
                 letters.append((peer, encode(self.ledger.since(one.sent))))
@@ -229,6 +232,7 @@ class Neighbours:
                 one = self.all.get(peer)
                 if one is not None:
                     one.sent = 0  # it is told everything when it can be reached
+                    one.not_before = time.monotonic() + _PAUSE
 
 
 # --- what they want -------------------------------------------------------------------------------
@@ -282,6 +286,7 @@ class Interests:
         except (ConfigError, FilterError) as error:
             log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
             return None
+        self.remove(peer, subscribed.flow)
         self._all[peer, subscribed.flow] = interest
         self._index.add(interest.pattern, (peer, subscribed.flow))
         return interest

@@ -22,6 +22,7 @@ class Timer:
 
     def __init__(self, core: TimerCore, name: str) -> None:
         self._core = core
+        self._closed = False
         self.name = name
         """Of the function, for people."""
 
@@ -36,7 +37,7 @@ class Timer:
         return self._core.active
 
     def _start(self) -> None:
-        if self.active and not self._core.start():
+        if not self._closed and not self._core.start():
             raise Closed("this bus is closed, or no thread could be started", what="bus")
 
     def statistics(self) -> dict[str, Any]:
@@ -47,6 +48,7 @@ class Timer:
 
     def close(self) -> None:
         """No call begins after this returns; a running one is waited for, unless it is this."""
+        self._closed = True
         self._core.close()
 
     def __enter__(self) -> Self:
