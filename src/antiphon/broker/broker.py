@@ -90,7 +90,7 @@ class Broker(Life):
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self.node = Node(id, listen=listen, secret=secret, tls=tls, config=node_config)
-        self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True)
+        self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True, dials=False)
         self._ledger = self._neighbours.ledger
         self._ledger.version = 1  # clients expect a word even when there is nothing yet
         self._neighbours.listen()

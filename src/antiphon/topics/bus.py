@@ -153,7 +153,7 @@ class Bus(Life):
         self._thread: threading.Thread | None = None
 
     def _listen(self, node: Node) -> Handle:
-        self._neighbours = Neighbours(node, self, self._changed, self._owns_node)
+        self._neighbours = Neighbours(node, self, self._changed, owns_node=self._owns_node)
         self._ledger = self._neighbours.ledger
         return self._neighbours.listen()
 

@@ -63,12 +63,20 @@ class Neighbours:
     """All of them, by the id of their node."""
 
     def __init__(
-        self, node: Node, host: Host, changed: threading.Condition, owns_node: bool
+        self,
+        node: Node,
+        host: Host,
+        changed: threading.Condition,
+        *,
+        owns_node: bool,
+        dials: bool = True,
     ) -> None:
+        """``dials``: whether the others can be reached by us, and not only we by them."""
         self._node = node
         self._host = host
         self._changed = changed
         self._owns_node = owns_node
+        self._dials = dials
         self._left: dict[int, int] = {}  # of buses that have gone: their last incarnation
         self._last_heard = 0.0
         self._live = False
@@ -213,6 +221,9 @@ class Neighbours:
         """Sends them, without the lock. Never blocks: the node's helpers wait where it must."""
         later = self._node._later
         for peer, letter in letters:
+            if not self._reachable(peer):
+                self._unsaid(peer)
+                continue
             try:
                 if not later.busy(peer) and self._node._tell(peer, letter, False):
                     continue
@@ -225,14 +236,23 @@ class Neighbours:
 
     def _tell_now(self, peer: int, letter: bytes) -> None:
         try:
-            self._node._tell(peer, letter, True)
+            if self._reachable(peer):
+                self._node._tell(peer, letter, True)
+                return
         except AntiphonError as error:
             log.info("cannot tell node %d what there is: %s", peer, error)
-            with self._changed:
-                one = self.all.get(peer)
-                if one is not None:
-                    one.sent = 0  # it is told everything when it can be reached
-                    one.not_before = time.monotonic() + _PAUSE
+        self._unsaid(peer)
+
+    def _reachable(self, peer: int) -> bool:
+        """Whether it is worth the wait: clients of a broker come by themselves, or not at all."""
+        return self._dials or self._node._is_connected(peer)
+
+    def _unsaid(self, peer: int) -> None:
+        with self._changed:
+            one = self.all.get(peer)
+            if one is not None:
+                one.sent = 0  # it is told everything when it can be reached
+                one.not_before = time.monotonic() + _PAUSE
 
 
 # --- what they want -------------------------------------------------------------------------------
