@@ -595,6 +595,12 @@ NB_MODULE(_core, m) {
                 return self.relay(shared(call), shared(on_error), capacity, seconds_to_ns(patience));
             },
             "call"_a, "on_error"_a, "capacity"_a, "patience"_a)
+        .def("_is_connected", [](NodeCore& self, std::uint16_t id) {
+            const Peer* peer = self.node()->find_peer(id);
+            return peer != nullptr && peer->session.load(std::memory_order_seq_cst) != 0;
+        }, "id"_a)
+        .def("_settle_id", [](NodeCore& self) { self.node()->settle_id(); })
+        .def("_set_broker", [](NodeCore& self, std::uint16_t id) { self.node()->set_broker(id); }, "id"_a)
         .def(
             "_identify",
             [](NodeCore& self, const std::string& address, double timeout) {

@@ -472,7 +472,7 @@ void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vec
         do {
             tried = attempt(*target, load, done, taken);
             done += taken;
-            if (taken != 0) target->stalled = false;
+            if (taken != 0 && origin_ != 0) target->flow.stalled.store(false, std::memory_order_relaxed);
         } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !gone(*target));
         if (done < load.count && !gone(*target)) rest.push_back({target.get(), done, tried});
     }
@@ -610,7 +610,8 @@ void Publisher::settle_waiting() {
         if (target->owed && !gone(*target)) owed.push_back(target);
     }
     Released released;
-    const Nanos began = now_ns(), deadline = began + node_->options().send_timeout;
+    // A relay has others to serve meanwhile.
+    const Nanos began = now_ns(), deadline = began + (origin_ != 0 ? kLook : node_->options().send_timeout);
     Outcome outcome;
     if (owed.empty() || !take(deadline, nullptr, outcome)) return;
     struct Passed {
@@ -628,63 +629,109 @@ void Publisher::settle_waiting() {
     std::uint16_t at = 0;
     std::size_t left_over = 0;
     send_rest(load, rest, deadline, began, nullptr, at, left_over);
+    if (origin_ == 0) return;
+    for (std::size_t i = 0; i < rest.size(); ++i) {
+        if (rest[i].done != 0 || gone(*rest[i].target)) continue;
+        rest[i].target->owed = true;  // the next time
+        owes_large_.store(true, std::memory_order_relaxed);
+    }
 }
 
 bool Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) {
     if (node_->forked() || closed_) return true;
+    if (missed != 0) owed_gap_.fetch_add(missed, std::memory_order_relaxed);
     Chosen chosen;
     if (!filters() && !retains_) {
         if (!wanted(nullptr, chosen)) return false;
-        relay_to(chosen, views.data(), views.size(), missed, arrived, patience);
+        relay_to(chosen, views.data(), views.size(), arrived, patience);
         return true;
     }
     for (const EventView& view : views) {
+        // A publisher that keeps its last event sends it again to whoever asks again, as a broker may.
+        if (retains_ && view.head.sequence <= last_relayed_) continue;
+        last_relayed_ = view.head.sequence;
         Reference properties = event_properties(view);
+        if (!properties) {
+            // Nothing that a filter could look at; whoever has none gets it as it is.
+            PyErr_Clear();
+            properties = Reference::steal(PyDict_New());
+        }
         chosen.clear();
         if (!properties || !wanted(properties.get(), chosen)) return false;
         if (retains_) keep_properties(properties.get(), chosen);
-        relay_to(chosen, &view, 1, std::exchange(missed, 0), arrived, patience);
+        relay_to(chosen, &view, 1, arrived, patience);
         if (closed_) return true;
     }
     return true;
 }
 
-void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, std::uint32_t missed,
-                         Nanos arrived, Nanos patience) {
-    Released released;
-    Load load{{}, {nullptr, 0}, nullptr, count, 0, views, arrived};
-    sequence_.fetch_add(count, std::memory_order_relaxed);
+// The turn, for a relay; false: these events are a gap for whoever comes next.
+bool Publisher::take_for_relay(std::size_t count, Nanos patience) {
+    if (try_take()) return true;
+    Scheduler::Blocked blocked;
     Outcome outcome;
-    if (!try_take()) {
-        Scheduler::Blocked blocked;
-        if (!take(now_ns() + patience, nullptr, outcome)) {
-            dropped_.fetch_add(count * targets.size(), std::memory_order_relaxed);
-            return;
-        }
+    if (take(now_ns() + patience, nullptr, outcome)) return true;
+    owed_gap_.fetch_add(static_cast<std::uint32_t>(count), std::memory_order_relaxed);
+    dropped_.fetch_add(count, std::memory_order_relaxed);
+    return false;
+}
+
+void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived,
+                         Nanos patience) {
+    Chosen all;  // a gap is everybody's
+    if (owed_gap_.load(std::memory_order_relaxed) != 0) {
+        for (const auto& [target, where] : targets_) all.push_back(target);
     }
+    Released released;
+    const Load load{{}, {nullptr, 0}, nullptr, count, 0, views, arrived};
+    sequence_.fetch_add(count, std::memory_order_relaxed);
+    if (!take_for_relay(count, patience)) return;
     struct Passed {
         ~Passed() { publisher.pass(); }
         Publisher& publisher;
     } passed{*this};
-    for (const auto& target : targets) target->number += missed;
+    if (!all.empty()) {
+        const std::uint32_t gap = owed_gap_.exchange(0, std::memory_order_relaxed);
+        for (const auto& target : all) target->number += gap;
+    }
     if (retains_) retain(load);
-    std::vector<Rest> rest, given_up;
+    std::vector<Rest> rest;
     send_what_goes(targets, load, rest);
+    if (!rest.empty()) wait_for_room(load, rest, patience);
+}
+
+// With the turn. Those that were waited for in vain are not waited for again until they make room, and
+// only a few threads wait at a time: the others serve those that have room.
+void Publisher::wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos patience) {
+    Node::RelayWait few(*node_);
+    std::vector<Rest> given_up;
+    bool large = false;
     std::erase_if(rest, [&](const Rest& one) {
-        if (one.target->stalled) given_up.push_back(one);
-        return one.target->stalled;
+        // Whether there is room for what goes in fragments is known only by trying.
+        const bool fragments = one.attempt.status == Status::large;
+        const bool hopeless = one.target->flow.stalled.load(std::memory_order_relaxed);
+        if (few && (!hopeless || fragments)) {
+            large |= hopeless;
+            return false;
+        }
+        given_up.push_back(one);
+        return true;
     });
     pass_over(load, given_up);
     if (rest.empty()) return;
+    if (large) patience = std::min(patience, kBriefly);
     const Nanos began = now_ns();
     std::uint16_t at = 0;
     std::size_t left_over = 0;
+    const std::uint64_t lost = lost_.load(std::memory_order_relaxed);
     send_rest(load, rest, began + patience, began, nullptr, at, left_over);
+    std::uint64_t unsent = 0;
     for (const Rest& one : rest) {
-        if (one.done == count || gone(*one.target)) continue;
-        one.target->stalled = true;
-        dropped_.fetch_add(count - one.done, std::memory_order_relaxed);
+        if (gone(*one.target)) continue;
+        unsent += load.count - one.done;
+        one.target->flow.stalled.store(one.done != load.count, std::memory_order_relaxed);
     }
+    dropped_.fetch_add(unsent - std::min(unsent, lost_.load(std::memory_order_relaxed) - lost), std::memory_order_relaxed);
 }
 
 PyObject* Publisher::send(const Chosen& targets, Load load) {

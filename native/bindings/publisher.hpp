@@ -86,7 +86,6 @@ class Publisher {
         const std::uint32_t epoch;
         std::atomic<bool> left{false};  // it is served no longer
         // With the publisher's turn:
-        bool stalled = false;       // it was waited for in vain
         std::uint32_t number = 1;   // of the next event
         std::uint32_t bound = 0;    // the session in which the name was said
         std::atomic<bool> owed;     // it has not seen the last value yet
@@ -153,8 +152,9 @@ class Publisher {
     void send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest);
     Outcome send_rest(const Load& load, std::vector<Rest>& rest, Nanos deadline, Nanos began,
                       const Interrupted* signalled, std::uint16_t& at, std::size_t& left_over);
-    void relay_to(const Chosen& targets, const EventView* views, std::size_t count, std::uint32_t missed, Nanos arrived,
-                  Nanos patience);
+    void relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived, Nanos patience);
+    void wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos patience);
+    bool take_for_relay(std::size_t count, Nanos patience);
     bool filters() const;
     Passing passing(const Load& load, std::uint32_t number) const;
     EventHead head_at(const Load& load, std::size_t i, std::uint32_t number) const;
@@ -204,6 +204,9 @@ class Publisher {
     Gaps gaps_;  // before the next one that comes
     std::shared_ptr<Sender> sender_;
     std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};
+    // Of relays: events that nobody could be given a gap for, because somebody else had the turn.
+    std::atomic<std::uint32_t> owed_gap_{0};
+    std::uint64_t last_relayed_ = 0;  // sequence; with the interpreter's lock
 };
 
 }  // namespace antiphon::python

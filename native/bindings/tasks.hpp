@@ -9,9 +9,9 @@
 
 namespace antiphon::python {
 
-// What all tasks of one registration share.
 class Publisher;
 
+// What all tasks of one registration share.
 struct Handler {
     Reference call;
     Reference decode;    // null for raw kinds
@@ -40,7 +40,7 @@ class HandlerTask : public Task {
     ~HandlerTask() override;
     bool run_slice(Nanos until) override;
     std::uint64_t handled() const override { return handler_->handled.load(std::memory_order_relaxed); }
-    bool full() const override { return registration_->queue->full(); }
+    bool filled() override { return registration_->queue->filled(); }
 
     struct Calls;
 

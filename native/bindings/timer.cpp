@@ -22,13 +22,14 @@ std::int64_t wall_clock_at(Nanos moment) {
 
 void TimerTask::tick(Nanos intended, std::uint64_t number, std::uint64_t skipped) {
     if (skipped != 0) missed.fetch_add(skipped, std::memory_order_relaxed);
-    Nanos none = 0;
-    if (!due_.compare_exchange_strong(none, intended, std::memory_order_seq_cst)) {
+    if (due_.load(std::memory_order_seq_cst) != 0) {
         missed.fetch_add(1, std::memory_order_relaxed);
         return;
     }
-    number_.store(number, std::memory_order_relaxed);
-    node_->scheduler().notify(*this);
+    number_ = number;
+    missed_before_ = missed.load(std::memory_order_relaxed);
+    due_.store(intended, std::memory_order_seq_cst);  // only this thread does
+    node_.scheduler().notify(*this);
 }
 
 bool TimerTask::run_slice(Nanos) {
@@ -43,11 +44,10 @@ bool TimerTask::run_slice(Nanos) {
         Reference call = Reference::share(call_.get()), on_error = Reference::share(on_error_.get());
         Reference result, event;
         if (wants_event_) {
-            const std::uint64_t all = missed.load(std::memory_order_relaxed);
-            event = Reference::steal(make_timer_event(wall_clock_at(intended), number_.load(std::memory_order_relaxed),
-                                                      static_cast<std::uint32_t>(all - told_missed_),
+            event = Reference::steal(make_timer_event(wall_clock_at(intended), number_,
+                                                      static_cast<std::uint32_t>(missed_before_ - told_missed_),
                                                       static_cast<double>(lag) / 1e9));
-            told_missed_ = all;
+            told_missed_ = missed_before_;
         }
         if (!wants_event_ || event) {
             PyObject* arguments[] = {nullptr, event.get()};
@@ -67,7 +67,7 @@ bool TimerTask::run_slice(Nanos) {
 }
 
 Timer::Timer(std::shared_ptr<Node> node, double period, Reference call, Reference on_error, bool wants_event)
-    : node_(std::move(node)), task_(std::make_shared<TimerTask>(node_)) {
+    : node_(std::move(node)), task_(std::make_shared<TimerTask>(*node_)) {
     task_->period_ = std::max<Nanos>(1, seconds_to_ns(period));
     task_->call_ = std::move(call);
     task_->on_error_ = std::move(on_error);
@@ -75,8 +75,9 @@ Timer::Timer(std::shared_ptr<Node> node, double period, Reference call, Referenc
 }
 
 bool Timer::start() {
-    active_ = node_->timers().add(*task_, now_ns() + task_->period_, task_->period_);
-    return active_;
+    if (closed_ || started_) return started_;
+    started_ = node_->timers().add(*task_, now_ns() + task_->period_, task_->period_);
+    return started_;
 }
 
 Timer::~Timer() {
@@ -94,27 +95,25 @@ bool Timer::close() {
         raise_forked();
         return false;
     }
-    if (!active_) return true;
-    active_ = false;
+    closed_ = true;
     bool raised = false;
-    // Perhaps in its own call, which goes on after the last reference is gone.
-    if (Scheduler::on_scheduler_thread()) new std::shared_ptr<TimerTask>(task_);
     {
         Released released;
-        node_->timers().remove(*task_);
+        if (started_) node_->timers().remove(*task_);
         const Interrupted* interrupted = released.interrupted();
         for (;;) {
             const Nanos point = interrupted ? now_ns() + 100 * kMillisecond : kNever;
             if (node_->scheduler().forget(*task_, point)) break;
             if (interrupted && (*interrupted)()) {
                 raised = true;
-                new std::shared_ptr<TimerTask>(task_);  // it still runs
                 break;
             }
         }
     }
     task_->call_ = {};
     task_->on_error_ = {};
+    // Perhaps this is its own call, or one that was not waited for: it goes on after the last reference.
+    node_->scheduler().keep_while_running(task_);
     return !raised;
 }
 

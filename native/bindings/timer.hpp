@@ -14,7 +14,7 @@ class Timer;
 // Holds at most one deadline: whoever is not done with one when the next comes misses that.
 class TimerTask : public Task, public Ticker {
    public:
-    explicit TimerTask(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+    explicit TimerTask(Node& node) : node_(node) {}
     void tick(Nanos intended, std::uint64_t number, std::uint64_t skipped) override;
     bool run_slice(Nanos until) override;
     std::uint64_t handled() const override { return calls.load(std::memory_order_relaxed); }
@@ -25,9 +25,10 @@ class TimerTask : public Task, public Ticker {
 
    private:
     friend class Timer;
-    std::shared_ptr<Node> node_;
+    Node& node_;  // whose scheduler runs it, and keeps it while it runs
     std::atomic<Nanos> due_{0};  // set by the timers' thread, cleared by the one that runs it
-    std::atomic<std::uint64_t> number_{0};
+    // Of that one: its number, and how many had been missed before it.
+    std::uint64_t number_ = 0, missed_before_ = 0;
     std::uint64_t told_missed_ = 0;
     // With the interpreter's lock:
     Reference call_, on_error_;
@@ -43,7 +44,7 @@ class Timer {
     bool start();
     // With the interpreter's lock, which it lets go while a running call ends. False with an exception set.
     bool close();
-    bool active() const { return active_; }
+    bool active() const { return !closed_ && !node_->closed(); }
     bool set_share(double share) { return node_->scheduler().set_share(*task_, share); }
     const TimerTask& task() const { return *task_; }
     std::shared_ptr<const Task> held_task() const { return task_; }
@@ -52,7 +53,7 @@ class Timer {
    private:
     std::shared_ptr<Node> node_;
     std::shared_ptr<TimerTask> task_;
-    bool active_ = false;
+    bool started_ = false, closed_ = false;
 };
 
 }  // namespace antiphon::python

@@ -72,6 +72,9 @@ struct OutFlow {
     std::atomic<bool> asked{false};
     // Of a subscription: it does not exist any more. Set by the selector, for good.
     std::atomic<bool> withdrawn{false};
+    // Of a subscription: a broker has waited for it in vain. Cleared by the selector when credit comes, and by
+    // whoever gets something through.
+    std::atomic<bool> stalled{false};
     SessionCount in_flight;
     // Kept by the producer whose turn it is in the ring; read for statistics.
     std::atomic<std::uint64_t> messages{0}, bytes{0};

@@ -146,7 +146,8 @@ void Node::dial_endpoints(Peer& peer, const std::string& text, std::vector<Endpo
 
 void Node::dial_failed(Peer& peer, Failure failure, bool fatal) {
     if (peer.out) return;
-    if (failure.code == Failure::Code::duplicate && options_.id == 0 && !peer.up) {
+    if (failure.code == Failure::Code::duplicate && options_.id == 0 && !peer.up &&
+        !id_settled_.load(std::memory_order_relaxed)) {
         // Our id was drawn, and is taken: draw another, unless somebody knows us by it already.
         std::lock_guard lock(mutex_);
         const bool known = std::any_of(peer_list_.begin(), peer_list_.end(),

@@ -176,7 +176,16 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
         return refuse(channel, Failure::Code::authentication,
                       "its certificate is for " + channel.tls->named() + ", not for node " + std::to_string(hello.id));
     }
-    if ((hello.flags & Hello::kAsksWho) != 0) channel.wire_in = 0;  // that it goes is no news
+    if ((hello.flags & Hello::kAsksWho) != 0) {
+        channel.wire_in = 0;  // that it goes is no news
+        // It will come with that id. One that has it is not asked whether it lives: a drawn id is drawn
+        // again, and one that was given waits until the other is known to be dead.
+        Peer* other = find_peer(hello.id);
+        if (other != nullptr && (other->in || other->out) && other->incarnation != hello.incarnation) {
+            return refuse(channel, Failure::Code::duplicate, "node id " + std::to_string(hello.id) + " is taken",
+                          other->learned_address);
+        }
+    }
     channel.sends = hello.direction == Direction::yours;
     channel.incarnation = hello.incarnation;
     channel.remote_undiallable = (hello.flags & Hello::kNoListener) != 0;
@@ -226,10 +235,16 @@ void Node::got_reply(Channel& channel, std::string_view payload) {
                                                         ", not for node " + std::to_string(reply.id));
     }
     if (&peer == &unknown_) {
+        const std::string address = channel.dial_address;
         peer.dialling = nullptr;
         close_channel(&channel);
+        peer.attempts = 0;
         {
-            std::lock_guard lock(peer.mutex);
+            std::unique_lock lock(peer.mutex);
+            if (peer.explicit_address != address) {  // an earlier question
+                lock.unlock();
+                return connect(peer);
+            }
             found_ = Identity{reply.id, reply.incarnation};
         }
         return peer.wake();

@@ -241,6 +241,7 @@ class Node {
         std::uint16_t id = 0;
         std::uint64_t incarnation = 0;
     };
+    void settle_id() { id_settled_.store(true, std::memory_order_relaxed); }
     Outcome identify(const std::string& address, Nanos timeout, const Interrupted* interrupted, Identity& found);
     // May block: everything sent before to this peer, or to all (0), has been handled there. `at`
     // names the one that it failed with. Asks all before it waits for any.
@@ -265,6 +266,20 @@ class Node {
     // `again` when that session is over.
     Attempt try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
                        const Message* events, std::size_t count, std::size_t& taken);
+    // One of the few threads that may wait for room to pass something on. False: enough do.
+    class RelayWait {
+       public:
+        explicit RelayWait(Node& node)
+            : node_(node), may_(node.relay_waits_.fetch_add(1, std::memory_order_relaxed) < kMostRelayWaits) {}
+        ~RelayWait() { node_.relay_waits_.fetch_sub(1, std::memory_order_relaxed); }
+        explicit operator bool() const { return may_; }
+
+       private:
+        Node& node_;
+        const bool may_;
+    };
+    // The broker behind which this node is, whose word on the origin of events is taken; 0: none.
+    void set_broker(std::uint16_t id) { broker_.store(id, std::memory_order_relaxed); }
     // Events of somebody else, each with a head of its own, as many as one frame takes.
     Attempt try_views(Peer& peer, OutFlow& flow, std::uint32_t session, const Passing& passing,
                       const EventView* views, std::size_t count, std::size_t& taken);
@@ -469,6 +484,10 @@ class Node {
     Peer unknown_{0};
     std::mutex identify_mutex_;
     std::optional<Identity> found_;  // with its mutex
+    static constexpr int kMostRelayWaits = 8;
+    std::atomic<int> relay_waits_{0};
+    std::atomic<std::uint16_t> broker_{0};
+    std::atomic<bool> id_settled_{false};  // others know it: no other is drawn
     std::vector<std::shared_ptr<Registration>> registrations_;  // by flow id; [0] is null
     std::string address_, bound_address_;
 

@@ -161,6 +161,10 @@ void Node::park(Peer& peer, const RunView& view) {
     run.flow = &flow;
     run.arrived = selector_.now();
     if (overdrawn(peer, flow, view.charge)) return finish(run);
+    if (registration != nullptr && registration->queue->when_full() == WhenFull::block &&
+        registration->least_charge < flow.window && flow.outstanding + registration->least_charge > flow.window) {
+        registration->queue->brim();
+    }
     if (registration == nullptr) {
         unknown_kind_.fetch_add(view.count, std::memory_order_relaxed);
     }
@@ -489,6 +493,7 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
             if (OutFlow* flow = flow_of()) {
                 flow->confirmed += messages;
                 flow->in_flight.subtract(peer.sessions, std::uint64_t{units} * flow->unit);
+                if (units != 0) flow->stalled.store(false, std::memory_order_relaxed);
                 peer.wake();
             }
             return true;

@@ -36,7 +36,8 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     const auto topic = reader.get<std::uint32_t>();
     const auto epoch = reader.get<std::uint32_t>();
     std::string name = reader.text();
-    const auto origin = reader.left() != 0 ? reader.get<std::uint16_t>() : std::uint16_t{0};
+    auto origin = reader.left() != 0 ? reader.get<std::uint16_t>() : std::uint16_t{0};
+    if (peer.id != broker_.load(std::memory_order_relaxed)) origin = 0;  // nobody else's word counts
     const auto flags = reader.left() != 0 ? reader.get<std::uint8_t>() : std::uint8_t{0};
     if (!reader.ok() || name.size() > kMostNameBytes) return false;
     Registration* registration = flow_of(flow);
@@ -44,8 +45,9 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     if (registration == nullptr || !registration->topics || !registration->active.load(std::memory_order_acquire)) {
         return true;
     }
-    return registration->topics->bind(
-        peer.id, topic, {std::move(name), origin, (flags & kRetains) != 0, epoch, peer.in_session});
+    registration->topics->bind(peer.id, topic,
+                               {std::move(name), origin, (flags & kRetains) != 0, epoch, peer.in_session});
+    return true;
 }
 
 // A registration by its flow. One that is quite new may not have reached the selector's own list yet.

@@ -146,7 +146,9 @@ Nanos ReadyQueue::charge(Task& task, Nanos used) {
         renew(task);
     }
     task.credits_ -= used;
-    return task.credits_ < -step_ ? -task.credits_ : 0;
+    // A step more than it had is granted to the last slice of a period, and its end is noticed within
+    // another: whoever keeps to that has kept to its share.
+    return task.credits_ < -2 * step_ ? -task.credits_ : 0;
 }
 
 }  // namespace antiphon

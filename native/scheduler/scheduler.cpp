@@ -133,7 +133,7 @@ void Scheduler::work(Worker& worker) {
         lock.unlock();
 
         bool more = false;
-        const bool full = task.full();
+        const bool full = task.filled();
         const std::uint64_t handled = task.handled();
         const Nanos cpu = charged ? thread_cpu_ns() : 0;
         try {
@@ -163,6 +163,17 @@ void Scheduler::work(Worker& worker) {
         }
         if (!ready_.empty() && blocked_ != 0) wake_one();
         quiet_.notify_all();
+        if (!kept_.empty()) {
+            std::vector<std::shared_ptr<Task>> ended;
+            std::erase_if(kept_, [&](std::shared_ptr<Task>& kept) {
+                const bool idle = !runs(*kept);
+                if (idle) ended.push_back(std::move(kept));
+                return idle;
+            });
+            lock.unlock();
+            ended.clear();
+            lock.lock();
+        }
     }
     worker.gone = true;
     lock.unlock();
@@ -237,6 +248,16 @@ Scheduler::Blocked::~Blocked() {
     worker_->blocked = false;
     ++scheduler_->running_;
     --scheduler_->blocked_;
+}
+
+void Scheduler::keep_while_running(std::shared_ptr<Task> task) {
+    std::lock_guard lock(mutex_);
+    if (runs(*task)) kept_.push_back(std::move(task));
+}
+
+// With the mutex.
+bool Scheduler::runs(const Task& task) const {
+    return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) { return worker.task == &task; });
 }
 
 bool Scheduler::forget(Task& task, Nanos until) {

@@ -42,8 +42,8 @@ class Task {
     virtual bool run_slice(Nanos until) = 0;
     // How many events it has handled so far; asked before and after a slice, by the thread that runs it.
     virtual std::uint64_t handled() const { return 0; }
-    // Whether its queue has no room; asked before a slice.
-    virtual bool full() const { return false; }
+    // Whether its queue has had no room since the last time; asked before a slice.
+    virtual bool filled() { return false; }
 
     Meter meter;
 
@@ -102,6 +102,9 @@ class Scheduler {
     // The task will not run again once this returns true, unless it is running on this very thread.
     // False when it still ran at the deadline.
     bool forget(Task& task, Nanos until);
+    // One that was forgotten lives until its slice has ended, if it is in one. It is dropped by a thread
+    // of the scheduler.
+    void keep_while_running(std::shared_ptr<Task> task);
 
     // Gives the task a fraction of the time, or none (0). False, and nothing has changed, when all the
     // shares would sum to more than one.
@@ -141,6 +144,7 @@ class Scheduler {
     };
 
     void enqueue(Task& task);
+    bool runs(const Task& task) const;
     void work(Worker& worker);
     void wake_one();    // with mutex_ held
     void add_worker();  // with mutex_ held
@@ -160,6 +164,7 @@ class Scheduler {
     ReadyQueue ready_;
     std::string refusal_;
     std::deque<Worker> workers_;
+    std::vector<std::shared_ptr<Task>> kept_;  // while they run
     Patience patience_;
     // Written under the mutex; read by the thread that is eager.
     std::atomic<std::size_t> ready_count_{0};

@@ -94,7 +94,12 @@ class TaskQueue {
     WhenFull when_full() const { return when_full_; }
     std::uint64_t capacity() const { return capacity_; }
     // Nearly: senders that wait for credit keep it a little below.
-    bool full() const { return pending() * 10 >= capacity_ * 9 || pending_bytes() * 10 >= window_ * 9; }
+    bool filled() {
+        return brimmed_.exchange(false, std::memory_order_relaxed) || pending() * 10 >= capacity_ * 9 ||
+               pending_bytes() * 10 >= window_ * 9;
+    }
+    // A sender has used up its credit: what it may have under way is here, or was, and waits for a turn.
+    void brim() { brimmed_.store(true, std::memory_order_relaxed); }
 
    private:
     void account(const Run& run, bool in);
@@ -104,6 +109,7 @@ class TaskQueue {
     bool reach(const std::shared_ptr<Barrier>& barrier);
 
     const WhenFull when_full_;
+    std::atomic<bool> brimmed_{false};
     const std::uint64_t capacity_, window_;
     const Finish finish_;
     std::mutex ready_mutex_;  // of on_ready_, held while it is called; taken without mutex_

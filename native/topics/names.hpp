@@ -30,21 +30,20 @@ class TopicNames {
    public:
     static constexpr std::size_t kMost = 1 << 20;  // a peer that binds more wants our memory
 
-    // In that session the publisher says: my topic has this name. False: too many.
-    bool bind(std::uint16_t source, std::uint32_t topic, BoundTopic bound) {
+    // In that session the publisher says: my topic has this name. Ignored when there are too many.
+    void bind(std::uint16_t source, std::uint32_t topic, BoundTopic bound) {
         std::lock_guard lock(mutex_);
         auto found = topics_.find(key(source, topic));
         if (found == topics_.end()) {
-            if (topics_.size() >= kMost) return false;
+            if (topics_.size() >= kMost) return;
             found = topics_.emplace(key(source, topic), Bindings{}).first;
         }
         Bindings& bindings = found->second;
         // The same as before, on another connection: what was lost in between shows in the numbers.
-        if (!bindings.empty() && bindings.back()->epoch == bound.epoch && bindings.back()->name == bound.name) return true;
+        if (!bindings.empty() && bindings.back()->epoch == bound.epoch && bindings.back()->name == bound.name) return;
         if (bindings.size() >= kKept) bindings.erase(bindings.begin());
         bindings.push_back(std::make_shared<BoundTopic>(std::move(bound)));
         version_.fetch_add(1, std::memory_order_release);
-        return true;
     }
     void clear() {
         std::lock_guard lock(mutex_);

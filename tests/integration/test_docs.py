@@ -207,6 +207,14 @@ def test_the_reference_of_buses_names_every_field(cls: type) -> None:
     assert not fields - documented("docs/reference/bus.md")
 
 
+def test_the_reference_of_the_broker_names_everything() -> None:
+    known = documented("docs/reference/broker.md")
+    for cls in (antiphon.BrokerConfig, antiphon.BrokerStatistics):
+        assert not {field.name for field in dataclasses.fields(cls)} - known, cls
+    assert not {name for name in dir(antiphon.Broker) if not name.startswith("_")} - known
+    assert not set(inspect.signature(antiphon.Broker).parameters) - known
+
+
 def test_the_reference_of_buses_names_every_public_method_and_argument() -> None:
     known = documented("docs/reference/bus.md")
     for cls in (

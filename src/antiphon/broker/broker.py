@@ -9,6 +9,7 @@ is done once per publisher and subscription.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import threading
@@ -36,7 +37,9 @@ _GATHER = 0.002
 _SOON = 0.01
 _LINGER = 1.0  # of a way through the broker that nobody needs any more
 _IDLE = 5.0  # of a route whose publisher has gone
-_NUMBERS_APART = 1024  # that are free before one is used again
+_NUMBER_RESTS = 60.0  # before it is used again: events of the one before may wait somewhere
+_TIDY_EVERY = 0.25
+_GHOST = 2.0  # of a client without a connection
 _SILENCE = 0.5  # of a client that has connected, until it is asked
 _MOST_QUESTIONS = 3
 _COUNTS = ("published", "dropped", "lost")
@@ -87,14 +90,14 @@ class Broker(Life):
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self.node = Node(id, listen=listen, secret=secret, tls=tls, config=node_config)
-        self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True)
+        self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True, dials=False)
         self._ledger = self._neighbours.ledger
         self._ledger.version = 1  # clients expect a word even when there is nothing yet
         self._neighbours.listen()
         self.node.on_connected(self._connected)
         self.node.on_disconnected(self._disconnected)
         self._numbers = itertools.count(1)
-        self._free_numbers: deque[int] = deque()
+        self._free_numbers: deque[tuple[float, int]] = deque()
         self._interests = Interests()
         self._topics: dict[str, _Topic] = {}
         self._numbered: dict[int, _Topic] = {}
@@ -103,7 +106,10 @@ class Broker(Life):
         self._stale: dict[_Route, tuple[float, int]] = {}
         self._owing: set[_Route] = set()
         self._silent: dict[int, tuple[float, int]] = {}
+        self._absent: dict[int, float] = {}
         self._past = dict.fromkeys(_COUNTS, 0)
+        self._told = -1
+        self._tidy_due = 0.0
         self._thread: threading.Thread | None = None
 
     # --- life -------------------------------------------------------------------------------
@@ -181,6 +187,23 @@ class Broker(Life):
                 letters.append((peer, encode(Want(0, 0))))
         return letters
 
+    def _ghosts(self, now: float) -> None:
+        """Forgets clients that have no connection. With the lock.
+
+        As a rule the end of a connection does it, but what a client said last may be read later.
+        """
+        here = {one.id for one in self.node.connections() if one.sending or one.receiving}
+        absent = [
+            peer
+            for peer, one in self._neighbours.all.items()
+            if not one.itself and peer not in here
+        ]
+        self._absent = {peer: self._absent.get(peer, now) for peer in absent}
+        for peer, since in list(self._absent.items()):
+            if now - since > _GHOST:
+                del self._absent[peer]
+                self._neighbours.forget(peer)
+
     # --- what they publish ------------------------------------------------------------------
 
     def _topic_came(self, peer: int, number: int, name: str) -> None:
@@ -200,7 +223,13 @@ class Broker(Life):
         route = topic.routes.get((peer, number))
         if route is not None:
             self._stale.pop(route, None)
+            if route.life != self._life(peer):  # of the one that had this id before
+                self._close_route(route)
         self._review(topic)
+
+    def _life(self, peer: int) -> int:
+        one = self._neighbours.all.get(peer)
+        return 0 if one is None else one.table.incarnation
 
     def _topic_went(self, peer: int, number: int, name: str) -> None:
         topic = self._topics.get(name)
@@ -227,7 +256,8 @@ class Broker(Life):
             topic = self._numbered[number]
             for route in topic.routes.values():
                 self._serve(route, interest)
-            self._review(topic)
+            if not topic.subscribed:
+                self._review(topic)
 
     def _went(self, peer: int, subscribed: Subscribed) -> None:
         interest = self._interests.remove(peer, subscribed.flow)
@@ -237,7 +267,8 @@ class Broker(Life):
             topic = self._numbered[number]
             for route in topic.routes.values():
                 route.core.leave(peer, subscribed.flow)
-            self._review(topic)
+            if topic.subscribed:
+                self._review(topic)
 
     def _serve(self, route: _Route, interest: Interest) -> None:
         if interest.peer == route.source:
@@ -263,70 +294,84 @@ class Broker(Life):
         self._unneeded.pop(topic, None)
         if topic.handle is None:
             topic.handle = self.node._relay(
-                self._route, _log_failure, self.config.capacity, self.config.max_block
+                functools.partial(self._route, topic),
+                _log_failure,
+                self.config.capacity,
+                self.config.max_block,
             )
         self._ledger.subscribe(Subscribed(topic.handle.flow, topic.name, topic.handle.least_charge))
 
-    def _route(self, source: int, number: int, name: str, retains: bool) -> None:
+    def _route(self, topic: _Topic, source: int, number: int, name: str, retains: bool) -> None:
         """The first event of a publisher is here. On a scheduler thread."""
         with self._lock:
-            topic = self._topics.get(name)
-            if topic is None or topic.handle is None or self._state == "closed":
-                return
+            if name != topic.name or topic.handle is None:
+                return  # it says another name than the one that it was asked for, or comes too late
             own = self._number()
             core = self.node._publisher(
                 own, name, "drop_newest", retains, 0, encode_properties, source
             )
-            route = topic.routes[source, number] = _Route(core, topic, source, number, own, retains)
+            route = _Route(core, topic, source, number, own, retains, self._life(source))
+            topic.routes[source, number] = route
+            topic.handle.route(source, number, core)
             for interest in self._interests.matching(name):
                 self._serve(route, interest)
-            topic.handle.route(source, number, core)
             client = self._neighbours.all.get(source)
             if client is None or client.table.topics.get(number) != name:
                 self._stale[route] = time.monotonic(), 0  # it is announced soon, or has gone
 
     def _close_route(self, route: _Route) -> None:
         """With the lock."""
-        topic = route.topic
-        if topic.handle is not None:
-            topic.handle.route(route.source, route.publisher, None)
-        topic.routes.pop((route.source, route.publisher), None)
+        topic, key = route.topic, (route.source, route.publisher)
+        if topic.routes.get(key) is route:
+            del topic.routes[key]
+            if topic.handle is not None:
+                topic.handle.route(*key, None)
         self._owing.discard(route)
         route.core.close()
         counts = route.core.statistics()
         for name in _COUNTS:
             self._past[name] += counts[name]
-        self._free_numbers.append(route.number)
+        self._free_numbers.append((time.monotonic(), route.number))
 
     def _routes(self) -> list[_Route]:
         return [route for topic in self._topics.values() for route in topic.routes.values()]
 
     def _number(self) -> int:
         """Of a topic or a route. One that was used is used again, but not soon."""
-        if len(self._free_numbers) > _NUMBERS_APART:
-            return self._free_numbers.popleft()
+        if self._free_numbers and time.monotonic() - self._free_numbers[0][0] > _NUMBER_RESTS:
+            return self._free_numbers.popleft()[1]
         return next(self._numbers)
 
     # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        told = -1
-        while True:
-            with self._lock:
-                if self._state == "running" and self._ledger.version == told:
-                    self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
-            time.sleep(_GATHER)  # changes come in swarms
-            now = time.monotonic()
-            with self._lock:
-                if self._state != "running":
-                    return
-                self._settle()
-                letters = self._neighbours.letters() + self._questions(now)
-                told = self._ledger.version
+        while self._state == "running":
+            try:
+                self._turn()
+            except Exception:  # clients rely on this thread
+                log.exception("the broker could not do its rounds; it goes on trying")
+                time.sleep(HOUSEKEEPING)
+
+    def _turn(self) -> None:
+        with self._lock:
+            if self._state == "running" and self._ledger.version == self._told:
+                self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
+        time.sleep(_GATHER)  # changes come in swarms
+        now = time.monotonic()
+        unneeded: list[Handle] = []
+        with self._lock:
+            if self._state != "running":
+                return
+            self._settle()
+            letters = self._neighbours.letters() + self._questions(now)
+            self._told = self._ledger.version
+            if now >= self._tidy_due:
+                self._tidy_due = now + _TIDY_EVERY
+                self._ghosts(now)
                 unneeded = self._tidy(now)
-            self._neighbours.tell(letters)
-            for handle in unneeded:  # without the lock: its last slice may ask for a route
-                handle.close()
+        self._neighbours.tell(letters)
+        for handle in unneeded:  # without the lock: its last slice may ask for a route
+            handle.close()
 
     def _settle(self) -> None:
         self._owing = {route for route in self._owing if not route.core.settle()}
@@ -341,7 +386,7 @@ class Broker(Life):
         for route, (since, seen) in list(self._stale.items()):
             if route.core.sequence != seen:
                 self._stale[route] = now, route.core.sequence
-            elif now - since > _IDLE:
+            elif now - since > max(_IDLE, 2 * self.config.max_block):
                 del self._stale[route]
                 self._close_route(route)
         handles = []
@@ -360,7 +405,7 @@ class Broker(Life):
             if not topic.publishers:
                 del self._topics[topic.name], self._numbered[topic.number]
                 self._index.remove(topic.name, topic.number)
-                self._free_numbers.append(topic.number)
+                self._free_numbers.append((now, topic.number))
         return handles
 
     # --- looking ----------------------------------------------------------------------------
@@ -405,6 +450,7 @@ class _Route:
         publisher: int,
         number: int,
         retains: bool,
+        life: int,
     ) -> None:
         self.core = core
         self.topic = topic
@@ -412,6 +458,7 @@ class _Route:
         self.publisher = publisher
         self.number = number
         self.retains = retains
+        self.life = life
 
 
 def _has_events(handle: Handle) -> bool:

@@ -26,6 +26,7 @@ from rich.table import Table
 
 from antiphon import settings
 from antiphon._version import __version__
+from antiphon.broker.config import BrokerConfig
 from antiphon.cli.components import COMPONENTS
 from antiphon.errors import ConfigError
 from antiphon.node.config import NodeConfig
@@ -69,10 +70,14 @@ def collect() -> dict[str, Any]:
 
 def _settings() -> tuple[NodeConfig, list[dict[str, Any]], str | None]:
     try:
-        config, bus = NodeConfig.load(), BusConfig.load()
+        config, bus, broker = NodeConfig.load(), BusConfig.load(), BrokerConfig.load()
         rows = [
             {"name": prefix + name, "value": _plain(getattr(made, name)), "source": setting.source}
-            for prefix, table, made in (("", "node", config), ("bus.", "bus", bus))
+            for prefix, table, made in (
+                ("", "node", config),
+                ("bus.", "bus", bus),
+                ("broker.", "broker", broker),
+            )
             for name, setting in settings.resolve(type(made), table).items()
         ]
     except ConfigError as error:

@@ -52,15 +52,15 @@ def pub(
                 f"nobody has subscribed to {topic!r} on {bus} within {wait:g} s; start 'antiphon "
                 f"sub {topic} --bus {bus}', or wait longer (--wait)"
             )
-        published = 0
+        published = subscribers = 0
         due = time.monotonic()
         for event in _events(data, count):
             if rate is not None:
                 time.sleep(max(0.0, due - time.monotonic()))
                 due += 1 / rate
+            subscribers = max(subscribers, publisher.subscribers)  # some leave early
             publisher.publish(event, properties or None, ttl)
             published += 1
-        subscribers = publisher.subscribers
         with contextlib.suppress(PeerUnreachable):  # it had enough, and left
             channel.node.flush(30.0)
     typer.echo(f"{published} events to {subscribers} subscriptions", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Coroutine
@@ -35,6 +36,8 @@ def is_coroutine(handler: object) -> bool:
     """Whether calling it makes a coroutine: an ``async def``, or an object whose call is one."""
     if type(handler) is FunctionType:
         return bool(handler.__code__.co_flags & inspect.CO_COROUTINE)
+    while isinstance(handler, functools.partial):
+        handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         type(handler).__call__
     )

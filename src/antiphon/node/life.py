@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from abc import ABC, abstractmethod
@@ -32,6 +33,12 @@ class Life(ABC):
     @abstractmethod
     def start(self) -> Self:
         """Begins. ``with`` does it."""
+
+    _asks = False
+    """Whether `start` has to wait for somebody's answer first."""
+
+    def _prepare(self) -> None:
+        """Asks and waits for it; where a loop runs, on another thread."""
 
     @abstractmethod
     def _close_now(self, drain: float) -> None:
@@ -86,6 +93,8 @@ class Life(ABC):
         self.close(drain=5.0 if kind is None else 0.0)
 
     async def __aenter__(self) -> Self:
+        if self._asks:
+            await asyncio.to_thread(self._prepare)
         return self.start()
 
     async def __aexit__(

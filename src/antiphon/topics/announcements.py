@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -23,32 +24,40 @@ _NOTHING = -1
 """`Update.since` of an update that holds everything."""
 
 
+T = TypeVar("T")
+
+_Incarnation = Annotated[int, msgspec.Meta(ge=0)]
+_U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+_Version = Annotated[int, msgspec.Meta(ge=-1)]
+_Name = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
 class Subscribed(msgspec.Struct, array_like=True, frozen=True):
     """A subscription as its bus announces it: where to send, and what."""
 
-    flow: int
-    pattern: str
-    least_charge: int
-    where: str | None = None
+    flow: _U32
+    pattern: _Name
+    least_charge: _U32
+    where: Annotated[str, msgspec.Meta(max_length=65536)] | None = None
 
 
 class Update(msgspec.Struct, array_like=True, tag="update"):
     """What has changed from version ``since`` to ``version``; since -1: everything there is."""
 
-    incarnation: int
-    since: int
-    version: int
-    topics: dict[int, str]
-    gone_topics: list[int]
+    incarnation: _Incarnation
+    since: _Version
+    version: _Version
+    topics: dict[_U32, _Name]
+    gone_topics: list[_U32]
     subscriptions: list[Subscribed]
-    gone_subscriptions: list[int]
+    gone_subscriptions: list[_U32]
 
 
 class Want(msgspec.Struct, array_like=True, tag="want"):
     """Tell me what has changed since ``have``, if that was of your present life."""
 
-    incarnation: int
-    have: int
+    incarnation: _Incarnation
+    have: _Version
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -188,18 +197,26 @@ class Table:
         if update.version <= self.version:
             return Changes([], [], {}, {})  # heard before
         self.version = update.version
-        lost = {number: self.topics.pop(number, None) for number in update.gone_topics}
-        gained = dict(update.topics.items() - self.topics.items())
-        self.topics.update(gained)
-        gone = [self.subscriptions.pop(flow, None) for flow in update.gone_subscriptions]
-        came = [one for one in update.subscriptions if one.flow not in self.subscriptions]
+        # What is said of one that is known is a change: the old one went.
+        topics, before = dict(self.topics), dict(self.subscriptions)
+        for number in update.gone_topics:
+            self.topics.pop(number, None)
+        self.topics.update(update.topics)
+        for flow in update.gone_subscriptions:
+            self.subscriptions.pop(flow, None)
         self.subscriptions.update({one.flow: one for one in update.subscriptions})
+        named = {*update.gone_topics, *update.topics}
+        meant = {*update.gone_subscriptions, *(one.flow for one in update.subscriptions)}
         return Changes(
-            came,
-            [one for one in gone if one is not None],
-            gained,
-            {number: name for number, name in lost.items() if name is not None},
+            _without(_some(self.subscriptions, meant).values(), before),
+            _without(_some(before, meant).values(), self.subscriptions),
+            dict(_some(self.topics, named).items() - topics.items()),
+            dict(_some(topics, named).items() - self.topics.items()),
         )
+
+
+def _some(those: dict[int, T], numbers: Iterable[int]) -> dict[int, T]:
+    return {number: those[number] for number in numbers if number in those}
 
 
 def _without(those: Iterable[Subscribed], known: dict[int, Subscribed]) -> list[Subscribed]:

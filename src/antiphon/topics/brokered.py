@@ -7,7 +7,6 @@ the next one at that address may be another.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -18,6 +17,7 @@ from antiphon.errors import (
     AntiphonError,
     AuthenticationFailed,
     Closed,
+    ConfigError,
     PeerUnreachable,
     ProtocolError,
 )
@@ -38,6 +38,8 @@ _SOMETHING = 1  # as a version: a broker always has something to tell
 class BrokerFinder(Finder):
     """Finds one broker, again and again."""
 
+    asks = True
+
     def __init__(self, address: str) -> None:
         self._address = address
         self._process = os.getpid()
@@ -45,6 +47,8 @@ class BrokerFinder(Finder):
         self._state = "new"
         self._wake = threading.Event()
         self._known: Member | None = None
+        self._found: Member | None = None
+        self._complained = False
         self._node: Node | None = None
         self._on_change: OnChange | None = None
         self._thread: threading.Thread | None = None
@@ -62,29 +66,27 @@ class BrokerFinder(Finder):
         node.on_disconnected(lost)
 
     def start(self, me: Member, on_change: OnChange) -> None:
-        """As `Finder.start`. Asks once before it returns, so that a wrong secret is an error.
-
-        That nobody listens is none: brokers may come later than their clients. It waits for a
-        second at most, and on a thread with a running event loop not at all.
-        """
         with self._lock:
             if self._state != "new":
                 raise Closed(f"this finder is {self._state} already; make another", what="finder")
             self._state = "running"
         self._on_change = on_change
-        found = None
-        if asyncio._get_running_loop() is None:
-            try:
-                found = self._ask()
-            except (AuthenticationFailed, ProtocolError):
-                self.close()
-                raise
-            except AntiphonError as error:
-                self._complain(error)
-        self._thread = threading.Thread(
-            target=self._run, args=(found,), name="ap-finder", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="ap-finder", daemon=True)
         self._thread.start()
+
+    def prepare(self) -> None:
+        """Asks once, before `start`: a wrong secret is an error, and so is our own address.
+
+        That nobody listens is none: brokers may come later than their clients. Waits for a second
+        at most. Only now may the node draw another id, if somebody has its own.
+        """
+        try:
+            self._found = self._ask()
+        except (AuthenticationFailed, ConfigError, ProtocolError):
+            self.close()
+            raise
+        except AntiphonError as error:
+            self._complain(error)
 
     def announce(self, version: int) -> None:
         """The broker hears of changes by messages."""
@@ -111,8 +113,9 @@ class BrokerFinder(Finder):
 
     # --- the thread -------------------------------------------------------------------------
 
-    def _run(self, found: Member | None) -> None:
-        pause, told = _FIRST_PAUSE, found is None
+    def _run(self) -> None:
+        found, self._found = self._found, None
+        pause, told = _FIRST_PAUSE, self._complained
         while self._state == "running":
             if found is None:
                 try:
@@ -139,6 +142,13 @@ class BrokerFinder(Finder):
     def _ask(self) -> Member:
         assert self._node is not None
         node, incarnation = self._node._identify(self._address, _PATIENCE)
+        if incarnation == self._node._incarnation:
+            raise ConfigError(
+                f"{self._address} is the address of this bus's own node; give a broker's",
+                setting="address",
+                value=self._address,
+            )
+        self._node._set_broker(node)
         return Member(node, incarnation, self._address, _SOMETHING)
 
     def _while_there(self, member: Member) -> None:
@@ -146,12 +156,12 @@ class BrokerFinder(Finder):
         assert self._node is not None
         until = time.monotonic() + self._node.config.connect_timeout + _PATIENCE
         while self._state == "running":
-            if self._wake.wait(_LOOK_EVERY):
-                self._wake.clear()
-                return
+            lost = self._wake.wait(_LOOK_EVERY)
+            self._wake.clear()
+            # Perhaps it is back already: then the broker knows, and asks for what we have.
             if any(one.id == member.id and one.sending for one in self._node.connections()):
                 until = time.monotonic() + _PATIENCE
-            elif time.monotonic() > until:
+            elif lost or time.monotonic() > until:
                 return
 
     def _lost(self, peer: int) -> None:
@@ -168,5 +178,6 @@ class BrokerFinder(Finder):
             log.exception("the callback of a finder failed")
 
     def _complain(self, error: AntiphonError) -> None:
+        self._complained = True
         what = "nobody answers" if isinstance(error, PeerUnreachable) else "it cannot be used"
         log.warning("no broker at %s yet (%s): %s; it is tried again", self._address, what, error)

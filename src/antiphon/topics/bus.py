@@ -120,6 +120,7 @@ class Bus(Life):
         super().__init__()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._served = threading.Condition()  # for those who wait for subscribers
         self._owns_node = node is None
         # First: a second bus on a node is to hear of that, and not that its id is taken.
         handle = None if node is None else self._listen(node)
@@ -130,6 +131,7 @@ class Bus(Life):
                 handle.close()
             raise
         self._finder = self._channel.finder
+        self._asks = self._finder.asks
         try:
             self.node = self._channel.make_node() if node is None else node
             self._control = handle or self._listen(self.node)
@@ -144,12 +146,14 @@ class Bus(Life):
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
         self._past: list[dict[str, int]] = []
+        self._told = -1
+        self._look_due = 0.0
         self._judges: list[Callable[[Conformance], Any]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def _listen(self, node: Node) -> Handle:
-        self._neighbours = Neighbours(node, self, self._changed, self._owns_node)
+        self._neighbours = Neighbours(node, self, self._changed, owns_node=self._owns_node)
         self._ledger = self._neighbours.ledger
         return self._neighbours.listen()
 
@@ -158,16 +162,21 @@ class Bus(Life):
     def start(self) -> Self:
         """Joins the channel. ``with bus:`` does it."""
         self.node._check_process()
+        loop = asyncio._get_running_loop()
+        with self._lock:
+            coroutines = any(one._coroutine for one in self._subscriptions.values())
+            if coroutines and loop is None and self._state == "new":
+                raise no_loop()
+        if self._asks and loop is None:
+            self._prepare()
         with self._lock:
             if self._state == "running":
                 return self
             if self._state == "closed":
                 raise Closed("this bus was closed; make a new one", what="bus")
-            self._loop = asyncio._get_running_loop()
-            coroutines = any(one._coroutine for one in self._subscriptions.values())
-            if coroutines and self._loop is None:
-                raise no_loop()
+            self._loop = loop
             self.node.start()
+            self.node._settle_id()
             self._neighbours.begin()
             for subscribed in self._ledger.subscriptions.values():
                 self._came(self.node.id, self.node._incarnation, subscribed)
@@ -191,6 +200,17 @@ class Bus(Life):
         self._thread.start()
         begin(self)
         return self
+
+    def _prepare(self) -> None:
+        self.node._check_process()
+        if self._state != "new":
+            return
+        self.node.start()
+        try:
+            self._finder.prepare()
+        except BaseException:
+            self._close_now(0.0)
+            raise
 
     def _close_now(self, drain: float) -> None:
         with self._lock:
@@ -224,7 +244,7 @@ class Bus(Life):
             self._finder.close()
             for publisher in publishers:
                 publisher._core.close()
-                publisher._wake()
+            self._wake()
 
     _name = "bus"
 
@@ -277,6 +297,8 @@ class Bus(Life):
         return publisher
 
     def _close_publisher(self, publisher: Publisher) -> None:
+        if self.node._forked:
+            return
         publisher._core.close(_DRAIN if self._state == "running" else 0.0)
         with self._lock:
             self._owing.discard(publisher)
@@ -286,13 +308,13 @@ class Bus(Life):
                 self._topics.remove(publisher.topic, publisher._number)
                 self._ledger.unpublish(publisher._number)
                 self._changed.notify_all()
-        publisher._wake()
+        self._wake()
 
     def _serve(self, publisher: Publisher, interest: Interest) -> None:
         interest.serve(publisher._core)
         if publisher._retain and not publisher._core.settle():
             self._owing.add(publisher)
-        publisher._wake()
+        self._wake()
 
     # --- subscribing ------------------------------------------------------------------------
 
@@ -369,6 +391,7 @@ class Bus(Life):
         return subscription
 
     def _close_subscription(self, subscription: Subscription) -> None:
+        self.node._check_process()
         flow = subscription._core.flow
         with self._lock:
             if self._subscriptions.pop(flow, None) is None:
@@ -433,37 +456,43 @@ class Bus(Life):
     # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        look_due = time.monotonic() + _LOOK_EVERY
-        told = -1
-        while True:
-            with self._lock:
-                if self._state == "running" and self._ledger.version == told:
-                    self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
-            # Changes come in swarms: they are told together.
-            time.sleep(_GATHER)
-            watched: list[Subscription] = []
-            with self._lock:
-                if self._state != "running":
-                    return
-                self._owing = {one for one in self._owing if not one._core.settle()}
-                for one in self._owing:
-                    if one._core.owes_large and not self.node._later.busy(_key(one._number)):
-                        with contextlib.suppress(AntiphonError):
-                            self._later(one._number, one._core.settle_waiting)
-                letters = self._neighbours.letters()
-                told = self._ledger.version
-                if time.monotonic() >= look_due:
-                    look_due = time.monotonic() + _LOOK_EVERY
-                    watched = [one for one in self._subscriptions.values() if one._watched]
-            with contextlib.suppress(Closed):
-                self._finder.announce(told)
-            self._neighbours.tell(letters)
-            for subscription in watched:
-                self._judge(subscription, subscription._handled())
+        while self._state == "running":
+            try:
+                self._turn()
+            except Exception:  # everybody relies on this thread
+                log.exception("a bus could not do its rounds; it goes on trying")
+                time.sleep(HOUSEKEEPING)
+
+    def _turn(self) -> None:
+        with self._lock:
+            if self._state == "running" and self._ledger.version == self._told:
+                self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
+        # Changes come in swarms: they are told together.
+        time.sleep(_GATHER)
+        watched: list[Subscription] = []
+        with self._lock:
+            if self._state != "running":
+                return
+            self._owing = {one for one in self._owing if not one._core.settle()}
+            for one in self._owing:
+                if one._core.owes_large and not self.node._later.busy(_key(one._number)):
+                    with contextlib.suppress(AntiphonError):
+                        self._later(one._number, one._core.settle_waiting)
+            letters = self._neighbours.letters()
+            self._told = told = self._ledger.version
+            if time.monotonic() >= self._look_due:
+                self._look_due = time.monotonic() + _LOOK_EVERY
+                watched = [one for one in self._subscriptions.values() if one._watched]
+        with contextlib.suppress(Closed):
+            self._finder.announce(told)
+        self._neighbours.tell(letters)
+        for subscription in watched:
+            self._judge(subscription, subscription._handled())
 
     # --- shares and delay -------------------------------------------------------------------
 
     def _share_of(self, subscription: Subscription) -> float | None:
+        self.node._check_process()
         core = subscription._core
         if not isinstance(core, Handle) or not core.active:
             return None
@@ -473,6 +502,7 @@ class Bus(Life):
         return sum(self.node._shares.held().values()) - (self._share_of(subscription) or 0.0)
 
     def _give_share(self, subscription: Subscription, share: float) -> None:
+        self.node._check_process()
         core = subscription._core
         if subscription.closed:
             raise Closed("this subscription is closed; it has no share", what="subscription")
@@ -484,6 +514,7 @@ class Bus(Life):
     def _predict(
         self, subscription: Subscription, meters: Meters, seconds: float = WINDOW
     ) -> DelayModel:
+        self.node._check_process()
         return predict(
             meters.since(seconds), self._share_of(subscription), self.node.config.schedule.period
         )
@@ -495,13 +526,15 @@ class Bus(Life):
         the announcements: keep it short. Also a decorator. Never blocks.
         """
         self._check_open()
+        if not callable(callback):
+            raise ConfigError(f"callback {callback!r} cannot be called", setting="callback")
         self._judges.append(callback)
         return callback
 
     def _judge(self, subscription: Subscription, meters: Meters) -> None:
         """A look at the sums, and what it tells of the time since the last one."""
         sums = meters.step()
-        if sums is None or not self._judges or self._share_of(subscription) is None:
+        if not self._judges or self._share_of(subscription) is None:
             return
         verdict = judge(subscription.pattern, sums)
         if verdict.conformant and verdict.stable:
@@ -509,7 +542,7 @@ class Bus(Life):
         for callback in tuple(self._judges):
             try:
                 callback(verdict)
-            except Exception:
+            except BaseException:  # SystemExit too: announcements rely on this thread
                 log.exception("a callback of on_conformance failed")
 
     # --- looking ----------------------------------------------------------------------------
@@ -553,6 +586,10 @@ class Bus(Life):
             )
 
     # --- for the parts ----------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        with self._served:
+            self._served.notify_all()
 
     def _refuse_to_block(self, call: str, instead: str) -> None:
         refuse_to_block(call, instead)

@@ -58,6 +58,12 @@ class Finder(ABC):
     does nothing and the rest raises `Closed`, and the parent's goes on undisturbed.
     """
 
+    asks = False
+    """Whether `prepare` is to be called."""
+
+    def prepare(self) -> None:
+        """Finds out what has to be known before `start`, where ``asks`` is true; may wait."""
+
     @abstractmethod
     def start(self, me: Member, on_change: OnChange) -> None:
         """Shows ``me`` to the others and begins to look for them. Never waits for them.

@@ -134,25 +134,30 @@ class Meters:
     """The sums of one subscription, and how they were some seconds ago. Thread-safe enough: looks
     are appended and dropped by single operations."""
 
-    def __init__(self, handle: Handle) -> None:
+    __slots__ = ("_began", "_handle", "_looks", "watched")
+
+    def __init__(self, handle: Handle, began: float) -> None:
         self._handle = handle
-        self._began = time.monotonic()
+        self._began = began
         self.watched = False
         """Whether the bus looks once a second: not at thousands that nobody asks about."""
-        self._looks: list[dict[str, Any]] = []
+        self._looks: tuple[dict[str, Any], ...] = ()
 
     def look(self) -> dict[str, Any]:
         """The sums of now; remembered."""
         self.watched = True
         now = self._read()
-        self._looks = [*self._looks[1 - _LOOKS :], now]
+        self._looks = (*self._looks[1 - _LOOKS :], now)
         return now
 
-    def step(self) -> dict[str, Any] | None:
-        """A look, and what has been added since the one before; None for the first."""
+    def step(self) -> dict[str, Any]:
+        """A look, and what has been added since the one before, or since the beginning."""
         before = self._looks[-1] if self._looks else None
         now = self.look()
-        return None if before is None else difference(now, before)
+        return difference(now, before or self._nothing(now))
+
+    def _nothing(self, like: dict[str, Any]) -> dict[str, Any]:
+        return dict.fromkeys(like, 0.0) | {"time": self._began, "classes": {}}
 
     def _read(self) -> dict[str, Any]:
         now: dict[str, Any] = dict(self._handle.meter())
@@ -165,7 +170,7 @@ class Meters:
         """What has been added in about the last ``seconds``, or since the beginning."""
         self.watched = True
         now = self._read()
-        then: dict[str, Any] = dict.fromkeys(now, 0.0) | {"time": self._began, "classes": {}}
+        then = self._nothing(now)
         for look in self._looks:
             if look["time"] <= now["time"] - seconds:
                 then = look

@@ -52,6 +52,15 @@ def check_topic(name: object) -> str:
     return text
 
 
+_LITERAL: tuple[tuple[str, Any], ...] = (
+    ("literal", True),
+    ("_one", 0),
+    ("_many", 0),
+    ("_exact", {}),
+    ("_end", 0),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """Which topics are meant: ``*`` is one level, ``**`` any number, both anywhere and repeatedly.
@@ -74,6 +83,10 @@ class Pattern:
 
     def __post_init__(self) -> None:
         levels = tuple(_check_text("pattern", self.text).split("/"))
+        if "*" not in self.text:  # most are: they are found by their text alone
+            for name, value in (*_LITERAL, ("levels", levels)):
+                object.__setattr__(self, name, value)
+            return
         one = many = 0
         exact: dict[str, int] = {}
         bit, last = 1, ""

@@ -32,6 +32,7 @@ HOUSEKEEPING = 0.25
 """Seconds between two looks at what is owed to whom."""
 
 _KIND = 33
+_PAUSE = 1.0  # before one that could not be reached is told again
 _CAPACITY = 4096
 
 
@@ -55,18 +56,27 @@ class Neighbour:
         self.sent = 0
         self.greeted = False
         self.behind = False
+        self.not_before = 0.0  # it could not be reached: time of the next attempt
 
 
 class Neighbours:
     """All of them, by the id of their node."""
 
     def __init__(
-        self, node: Node, host: Host, changed: threading.Condition, owns_node: bool
+        self,
+        node: Node,
+        host: Host,
+        changed: threading.Condition,
+        *,
+        owns_node: bool,
+        dials: bool = True,
     ) -> None:
+        """``dials``: whether the others can be reached by us, and not only we by them."""
         self._node = node
         self._host = host
         self._changed = changed
         self._owns_node = owns_node
+        self._dials = dials
         self._left: dict[int, int] = {}  # of buses that have gone: their last incarnation
         self._last_heard = 0.0
         self._live = False
@@ -191,10 +201,11 @@ class Neighbours:
 
     def letters(self) -> list[tuple[int, bytes]]:
         """What has to be said to whom."""
-        late = time.monotonic() - self._last_heard > HOUSEKEEPING
+        now = time.monotonic()
+        late = now - self._last_heard > HOUSEKEEPING
         letters = []
         for peer, one in self.all.items():
-            if one.itself:
+            if one.itself or now < one.not_before:
                 continue
             if not one.greeted or one.sent != self.ledger.version:
                 letters.append((peer, encode(self.ledger.since(one.sent))))
@@ -210,6 +221,9 @@ class Neighbours:
         """Sends them, without the lock. Never blocks: the node's helpers wait where it must."""
         later = self._node._later
         for peer, letter in letters:
+            if not self._reachable(peer):
+                self._unsaid(peer)
+                continue
             try:
                 if not later.busy(peer) and self._node._tell(peer, letter, False):
                     continue
@@ -222,13 +236,23 @@ class Neighbours:
 
     def _tell_now(self, peer: int, letter: bytes) -> None:
         try:
-            self._node._tell(peer, letter, True)
+            if self._reachable(peer):
+                self._node._tell(peer, letter, True)
+                return
         except AntiphonError as error:
             log.info("cannot tell node %d what there is: %s", peer, error)
-            with self._changed:
-                one = self.all.get(peer)
-                if one is not None:
-                    one.sent = 0  # it is told everything when it can be reached
+        self._unsaid(peer)
+
+    def _reachable(self, peer: int) -> bool:
+        """Whether it is worth the wait: clients of a broker come by themselves, or not at all."""
+        return self._dials or self._node._is_connected(peer)
+
+    def _unsaid(self, peer: int) -> None:
+        with self._changed:
+            one = self.all.get(peer)
+            if one is not None:
+                one.sent = 0  # it is told everything when it can be reached
+                one.not_before = time.monotonic() + _PAUSE
 
 
 # --- what they want -------------------------------------------------------------------------------
@@ -236,6 +260,8 @@ class Neighbours:
 
 class Interest:
     """A subscription of somebody, ready to be served."""
+
+    __slots__ = ("_incarnation", "_subscribed", "pattern", "peer", "where")
 
     def __init__(
         self, peer: int, incarnation: int, subscribed: Subscribed, pattern: Pattern | None
@@ -280,6 +306,7 @@ class Interests:
         except (ConfigError, FilterError) as error:
             log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
             return None
+        self.remove(peer, subscribed.flow)
         self._all[peer, subscribed.flow] = interest
         self._index.add(interest.pattern, (peer, subscribed.flow))
         return interest

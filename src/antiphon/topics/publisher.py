@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 from typing_extensions import Buffer
@@ -41,6 +40,19 @@ class Publisher:
     the subscriber then finds ``missed`` in its next event.
     """
 
+    # A bus may have very many: few objects each, and what is not used is not made.
+    __slots__ = (
+        "__weakref__",
+        "_bus",
+        "_core",
+        "_number",
+        "_retain",
+        "publish",
+        "publish_many",
+        "publish_packed",
+        "topic",
+    )
+
     def __init__(
         self, bus: Bus, core: PublisherCore, topic: str, number: int, retain: bool
     ) -> None:
@@ -48,13 +60,16 @@ class Publisher:
         self._core = core
         self._number = number
         self._retain = retain
-        self._changed = threading.Condition()
-        # The core's own methods: a wrapper would cost as much as publishing.
-        self.publish = core.publish  # type: ignore[method-assign]
-        self.publish_many = core.publish_many  # type: ignore[method-assign]
-        self.publish_packed = core.publish_packed  # type: ignore[method-assign]
         self.topic = topic
         """The name of the topic."""
+
+    def __getattr__(self, name: str) -> Any:
+        # The core's own, from the first call on: a wrapper would cost as much as publishing.
+        if name not in ("publish", "publish_many", "publish_packed"):
+            raise AttributeError(f"a Publisher has no {name!r}", name=name, obj=self)
+        method = getattr(self._core, name)
+        setattr(self, name, method)
+        return method
 
     if TYPE_CHECKING:
 
@@ -101,19 +116,16 @@ class Publisher:
         """Blocks until there are so many; False after ``timeout`` seconds."""
         self._bus._refuse_to_block("wait_for_subscribers()", "await asyncio.to_thread(...)")
         until = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
+        served = self._bus._served
+        with served:
             while self._core.targets < count:
                 if self._bus.closed:
                     raise Closed("this bus was closed", what="bus")
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     return False
-                self._changed.wait(0.2 if left is None else min(left, 0.2))
+                served.wait(0.2 if left is None else min(left, 0.2))
         return True
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
     def statistics(self) -> dict[str, int]:
         """Events published, dropped for want of room, lost to unreachable subscribers; waits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -30,6 +31,22 @@ class Subscription:
     ``async for``) or call `receive`. All methods are thread-safe.
     """
 
+    # A bus may have very many of them.
+    __slots__ = (
+        "__weakref__",
+        "_began",
+        "_bus",
+        "_core",
+        "_coroutine",
+        "_failed",
+        "_inbox",
+        "_meters",
+        "_pattern",
+        "_running",
+        "_task",
+        "where",
+    )
+
     def __init__(
         self, bus: Bus, core: Handle | InboxCore, pattern: Pattern, where: str | None
     ) -> None:
@@ -37,7 +54,8 @@ class Subscription:
         self._core = core
         self._pattern = pattern
         self._inbox: Inbox[Any] | None = None if isinstance(core, Handle) else Inbox(core)
-        self._meters = Meters(core) if isinstance(core, Handle) else None
+        self._meters: Meters | None = None  # from the first question on
+        self._began = time.monotonic()
         self._coroutine: Any = None
         self._task: asyncio.Task[None] | None = None
         self._failed = 0
@@ -123,12 +141,15 @@ class Subscription:
         self._bus._give_share(self, check_share(share))
 
     def _handled(self) -> Meters:
-        if self._meters is None:
+        if self._meters is not None:
+            return self._meters
+        if not isinstance(self._core, Handle):
             raise ConfigError(
                 "only a subscription with a handler is scheduled; one that is read has no share "
                 "and no service to predict from",
                 setting="handler",
             )
+        self._meters = Meters(self._core, self._began)
         return self._meters
 
     def predict(self) -> DelayModel:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from antiphon._core import TimerCore
 from antiphon.errors import Closed, ConfigError
 from antiphon.node import Node
+from antiphon.node.coroutines import is_coroutine
 
 __all__ = ["Timer", "make_timer"]
 
@@ -23,7 +23,6 @@ class Timer:
     def __init__(self, core: TimerCore, name: str) -> None:
         self._core = core
         self._closed = False
-        self._started = False
         self.name = name
         """Of the function, for people."""
 
@@ -35,13 +34,10 @@ class Timer:
     @property
     def active(self) -> bool:
         """Whether it goes on; also before its bus has started."""
-        return not self._closed and (self._core.active or not self._started)
+        return self._core.active
 
     def _start(self) -> None:
-        if self._closed or self._started:
-            return
-        self._started = True
-        if not self._core.start():
+        if not self._closed and not self._core.start():
             raise Closed("this bus is closed, or no thread could be started", what="bus")
 
     def statistics(self) -> dict[str, Any]:
@@ -71,14 +67,14 @@ class Timer:
 def make_timer(node: Node, period: object, function: Callable[..., Any]) -> Timer:
     """A timer that is not started yet. Raises `ConfigError`."""
     number = isinstance(period, int | float) and not isinstance(period, bool)
-    if not number or not math.isfinite(period) or not 1e-5 <= period <= 86_400:  # type: ignore[operator,arg-type]
+    if not number or not 1e-5 <= period <= 86_400:  # type: ignore[operator]
         raise ConfigError(
             f"period is {period!r}; it must be a number of seconds from 0.00001 to 86400",
             setting="period",
             value=period,
         )
     call: object = function
-    if not callable(call) or inspect.iscoroutinefunction(call):
+    if not callable(call) or is_coroutine(call):
         raise ConfigError(f"{call!r} is no plain function", setting="function")
     name = getattr(function, "__qualname__", type(function).__name__)
 
@@ -93,7 +89,7 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return False
+        return True  # a method of C, such as the append of a deque
     return any(
         one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
         for one in parameters
