@@ -275,8 +275,11 @@ def test_many_threads_may_send_to_one_peer_that_is_dismissed_all_the_time() -> N
 
         for other in others:
             other.on(THIRD + 1, lambda source, data: None)
-        all_results([Running(partial(ask, seed)) for seed in range(8)], 40)
-        assert next(answered) == 320
+        rounds = 0
+        while rounds < 10 and dismissals(hub) <= 5:  # all of it may be over in a tenth of a second
+            all_results([Running(partial(ask, seed)) for seed in range(8)], 40)
+            rounds += 1
+        assert next(answered) == 320 * rounds
         hub.flush(20)
         assert dismissals(hub) > 5
         undisturbed(hub, others, books)
