@@ -21,8 +21,10 @@ from antiphon.lab.bench.topic_plan import topic_plan
 from antiphon.lab.bench.topic_probes import (
     Dispatch,
     Registration,
+    Scaling,
     Shares,
     probe_many_topics,
+    probe_scaling,
     probe_shares,
 )
 from antiphon.lab.bench.topics import TOPIC_WORKER, MeasureTopics
@@ -123,6 +125,14 @@ def test_busy_handlers_are_probed() -> None:
     assert isinstance(probed, Shares), probed
     assert set(probed.deviations) == {2, 5}
     assert 0 <= probed.largest < 0.5
+
+
+def test_topics_and_cores_are_probed() -> None:
+    probed = probe_scaling(seconds=0.2, topics=2, repeats=1)
+    assert isinstance(probed, Scaling), probed
+    assert probed.topics == 2
+    assert probed.batch > 0
+    assert probed.event > 0
 
 
 def test_many_topics_are_probed_and_end_with_the_probe() -> None:

@@ -207,7 +207,9 @@ def test_an_event_that_has_outlived_its_use_is_not_handed_out(channel: str, how:
         else:
             eventually(lambda: sum(map(len, batches)) == 3, PATIENCE)
             assert [data for batch in batches for data in batch] == [one for one, _, _ in wanted]
-            assert [batch.missed for batch in batches] == [0, 4]
+            # The last two may come apart.
+            assert [batch.missed for batch in batches][:2] == [0, 4]
+            assert sum(batch.missed for batch in batches) == 4
         assert subscription.statistics()["expired"] == 4
         assert subscription.statistics()["missed"] == 4
 

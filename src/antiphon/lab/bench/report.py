@@ -13,7 +13,14 @@ from antiphon.lab.bench.machine import Machine
 from antiphon.lab.bench.point import Options
 from antiphon.lab.bench.probes import CONNECTIONS, Connections, Idle, Stalled
 from antiphon.lab.bench.summary import Reach, Row
-from antiphon.lab.bench.topic_probes import ACTIVE, TOPICS, Dispatch, Registration, Shares
+from antiphon.lab.bench.topic_probes import (
+    ACTIVE,
+    TOPICS,
+    Dispatch,
+    Registration,
+    Scaling,
+    Shares,
+)
 from antiphon.lab.bench.topics import PACED_RATE
 
 __all__ = [
@@ -29,7 +36,7 @@ __all__ = [
     "topics_table",
 ]
 
-Probe = Connections | Dispatch | Idle | Registration | Shares | Stalled | str
+Probe = Connections | Dispatch | Idle | Registration | Scaling | Shares | Stalled | str
 
 MESSAGES_NOTE = (
     "x pyzmq and of raw: medians, against the same size and pattern in this run. "
@@ -234,6 +241,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
         "stalled": "flat, bounded by the buffers",
         "shares": "at most 0.03 of the period",
         "registration": "under 20 us each",
+        "scaling": "near the number of cores",
         "dispatch": f"at least 0.9 x {ACTIVE} topics alone",
     }
     titles = {
@@ -241,6 +249,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
         "connections": f"{CONNECTIONS:,} idle connections, above the node alone",
         "stalled": "memory of a sender whose receiver has stopped",
         "shares": "processor time of busy handlers, off their shares",
+        "scaling": "as many topics as cores, batches without the GIL, to one topic",
         "registration": f"subscribing to {TOPICS:,} topics",
         "dispatch": f"{ACTIVE} active topics of {TOPICS:,}, msgs/s",
     }
@@ -261,6 +270,9 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
     if isinstance(probe, Registration):
         each = f"{probe.subscribe_us:.1f} us each"
         return [*head, each, f"a publisher {probe.publisher_us:.1f} us"]
+    if isinstance(probe, Scaling):
+        gil = f"{probe.topics} topics; {probe.event:.2f} where every event is a call in Python"
+        return [*head, _ratio(probe.batch), gil]
     if isinstance(probe, Dispatch):
         rates = f"{_short(probe.among_all)} against {_short(probe.alone)} msgs/s"
         return [*head, _ratio(probe.ratio), rates]

@@ -6,6 +6,7 @@ Run as ``python -m antiphon.lab.bench.topic_probe_worker``; ``orders`` says how 
 ``busy``              subscribe with shares; the handlers use the processor for a while
 ``feed``              publish to all of those, more than they can take
 ``used``              processor time of every handler so far, and what waits for it
+``scale``             topics with a source each in this process, and handlers that work per event
 ``subscribe``         subscribe to many topics, one handler for all; how long that took
 ``publishers``        make a publisher for each of as many; how long that took
 ``found``             wait until those that are active have subscribers
@@ -19,19 +20,23 @@ Run as ``python -m antiphon.lab.bench.topic_probe_worker``; ``orders`` says how 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from antiphon.errors import SendTimeout
 from antiphon.lab.bench.orders import Connectable, Orders, WorkingThread, carry_out
 from antiphon.lab.peers.base import payload_of
 from antiphon.lab.peers.topics.antiphon_bus import open_bus
-from antiphon.topics import Bus, Publisher, Subscription
+from antiphon.topics import Bus, Event, EventBatch, Publisher, Subscription
 
 __all__ = ["TopicProbeWorker", "burn"]
 
 SIZE = 128
 BURST = 1000
+ROUNDS = 8
 # Events for all busy handlers together, and how often: about three times what they can take.
 FED, FED_EVERY = 200, 0.010
 
@@ -49,6 +54,39 @@ def burn(micros: int) -> Callable[[Any], None]:
             pass
 
     return work
+
+
+def hash_batch(batch: EventBatch) -> None:
+    """Work in C, which lets the interpreter's lock go: about as much per event as `hash_event`."""
+    for _ in range(ROUNDS):
+        hashlib.sha256(batch.data)
+
+
+def hash_event(event: Event) -> None:
+    """The same for one event: too short to let go of anything."""
+    for _ in range(ROUNDS):
+        hashlib.sha256(event.data)
+
+
+class SourceThread(WorkingThread):
+    """Publishes as much as its topic takes, many events at a time."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        super().__init__("source")
+        self._publisher = publisher
+
+    def _open(self) -> None:
+        """There is nothing to make."""
+
+    def _work(self) -> None:
+        events = payload_of(SIZE) * BURST
+        offsets = array("i", range(0, SIZE * BURST + 1, SIZE))
+        while not self._stop.is_set():
+            with contextlib.suppress(SendTimeout):
+                self._publisher.publish_packed(events, offsets)
+
+    def _end(self) -> None:
+        """The bus closes the publishers."""
 
 
 class FeedingThread(WorkingThread):
@@ -130,6 +168,16 @@ class TopicProbeWorker(Orders):
             "used": [core.meter()["used"] for core in cores],
             "pending": [subscription.pending for subscription in self._subscriptions],
         }
+
+    def do_scale(self, folder: str, topics: int, batch: bool) -> dict[str, Any]:
+        self._bus = open_bus(folder)
+        self._subscriptions = [
+            self._bus.subscribe(f"s/{number}", hash_batch if batch else hash_event, batch=batch)
+            for number in range(topics)
+        ]
+        self._count = lambda: sum(one.statistics()["handled"] for one in self._subscriptions)
+        publishers = [self._bus.publisher(f"s/{number}") for number in range(topics)]
+        return self._start([SourceThread(publisher) for publisher in publishers])
 
     def do_subscribe(self, folder: str, topics: int) -> dict[str, Any]:
         self._bus = open_bus(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,11 @@ __all__ = [
     "TOPICS",
     "Dispatch",
     "Registration",
+    "Scaling",
     "Shares",
     "deviation",
     "probe_many_topics",
+    "probe_scaling",
     "probe_shares",
     "shares_of",
 ]
@@ -81,6 +84,57 @@ class Dispatch:
 
     def facts(self) -> dict[str, object]:
         return {**asdict(self), "ratio": self.ratio}
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Events per second of as many topics as there are cores, to those of one topic.
+
+    Sources and handlers are in one process; the handlers do the same work per event.
+    """
+
+    topics: int
+    batch: float
+    """Handlers of batches, whose work lets the interpreter's lock go."""
+    event: float
+    """Handlers of single events, which hold it."""
+
+    def facts(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def probe_scaling(
+    seconds: float = 2.0, topics: int | None = None, repeats: int = 3
+) -> Scaling | str:
+    """Measure one topic beside as many as there are cores, in turn, or say why not."""
+    if missing := PEERS["antiphon"].missing():
+        return missing
+    most = topics or len(os.sched_getaffinity(0))
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    try:
+        for _ in range(repeats):
+            for batch, measured in ratios.items():
+                one = _rate_of(1, batch, seconds)
+                measured.append(_rate_of(most, batch, seconds) / one)
+    except WorkerFailed as error:
+        return str(error)
+    return Scaling(most, statistics.median(ratios[True]), statistics.median(ratios[False]))
+
+
+def _rate_of(topics: int, batch: bool, seconds: float) -> float:
+    with Crew() as crew:
+        worker = crew.start("topics", WORKER)
+        worker.ask("scale", folder=str(crew.folder()), topics=topics, batch=batch)
+        time.sleep(WARMUP)
+        before = worker.ask("sample")
+        time.sleep(seconds)
+        after = worker.ask("sample")
+        worker.ask("stop", limit=15.0)
+        crew.close(timeout=30.0)
+    rate = rate_between(before, after)
+    if rate <= 0:
+        raise WorkerFailed(f"nothing was handled of {topics} topics")
+    return rate
 
 
 def shares_of(handlers: int) -> list[float]:
