@@ -29,7 +29,7 @@ LIBSTDCXX = $(shell $${CXX:-g++} -print-file-name=libstdc++.so.6)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test lint native-test python-test bench stress asan tsan clean
+.PHONY: build demo test lint native-test python-test bench stress asan tsan tsan-stress clean
 
 build: $(VENV)/.built
 
@@ -63,6 +63,12 @@ tsan: $(VENV)/.tools
 	$(BIN)/cmake --build build/tsan
 	TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 $$TSAN_OPTIONS" \
 		$(BIN)/ctest --test-dir build/tsan --output-on-failure
+
+# The scheduler and its shares, again and again for ten minutes with full counts.
+tsan-stress: tsan
+	end=$$(($$(date +%s) + 600)); while [ $$(date +%s) -lt $$end ]; do \
+		ANTIPHON_STRESS=full build/tsan/test_scheduler && \
+		ANTIPHON_STRESS=full build/tsan/test_shares || exit 1; done
 
 # The sanitised extension lives in an environment of its own, so the product needs no switch to
 # find it. libstdc++ is preloaded too: without it ASan meets the first exception before it has
