@@ -20,9 +20,11 @@ from antiphon.lab.bench.point import Options, check_point
 from antiphon.lab.bench.topic_plan import topic_plan
 from antiphon.lab.bench.topic_probes import (
     Dispatch,
+    Echo,
     Registration,
     Scaling,
     Shares,
+    probe_echo,
     probe_many_topics,
     probe_scaling,
     probe_shares,
@@ -125,6 +127,14 @@ def test_busy_handlers_are_probed() -> None:
     assert isinstance(probed, Shares), probed
     assert set(probed.deviations) == {2, 5}
     assert 0 <= probed.largest < 0.5
+
+
+def test_delays_by_echo_and_by_the_clock_are_probed() -> None:
+    probed = probe_echo(seconds=0.5, rate=1000, sample=0.2)
+    assert isinstance(probed, Echo), probed
+    assert 20 < probed.echoes < 400
+    assert probed.half_trip.p50 > 0
+    assert probed.one_way.p50 > 0
 
 
 def test_topics_and_cores_are_probed() -> None:

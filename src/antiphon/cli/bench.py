@@ -36,7 +36,12 @@ from antiphon.lab.bench.request_plan import QUICK_PEERS, REQUEST_REACH, request_
 from antiphon.lab.bench.run import Measure, count_runs, estimate_seconds, run_plan
 from antiphon.lab.bench.summary import REACH, Reach, Row, evaluate, summarise
 from antiphon.lab.bench.topic_plan import topic_plan, topic_reach
-from antiphon.lab.bench.topic_probes import probe_many_topics, probe_scaling, probe_shares
+from antiphon.lab.bench.topic_probes import (
+    probe_echo,
+    probe_many_topics,
+    probe_scaling,
+    probe_shares,
+)
 from antiphon.lab.bench.topics import MeasureTopics
 from antiphon.lab.peers import PEERS, Peer
 from antiphon.lab.peers.requests import REQUEST_PEERS
@@ -87,6 +92,7 @@ def _probe_node() -> dict[str, Probe]:
 
 def _probe_topics() -> dict[str, Probe]:
     return {
+        "echo": probe_echo(TOPIC_PROBE_SECONDS),
         "shares": probe_shares(TOPIC_PROBE_SECONDS),
         "scaling": probe_scaling(TOPIC_PROBE_SECONDS),
         **probe_many_topics(TOPIC_PROBE_SECONDS),

@@ -11,7 +11,7 @@ from antiphon.cli import bench
 from antiphon.lab.bench.latency import Latency
 from antiphon.lab.bench.plan import Group, Point
 from antiphon.lab.bench.point import Measurement, Options
-from antiphon.lab.bench.topic_probes import Dispatch, Registration, Scaling, Shares
+from antiphon.lab.bench.topic_probes import Dispatch, Echo, Registration, Scaling, Shares
 from antiphon.lab.peers import PEERS, Requirement
 
 Call = tuple[list[Group], int, Options]
@@ -55,6 +55,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     monkeypatch.setattr(bench, "probe_stalled", lambda seconds: "not probed")
     monkeypatch.setattr(bench, "probe_connections", lambda seconds: "not probed")
     monkeypatch.setattr(bench, "probe_shares", lambda seconds: Shares({2: 0.01, 50: 0.025}, 2.0))
+    delays = Latency(50.0, 60.0, 90.0, 200.0, 1000.0)
+    monkeypatch.setattr(
+        bench, "probe_echo", lambda seconds: Echo(10_000, 0.01, 200, delays, delays)
+    )
     monkeypatch.setattr(bench, "probe_scaling", lambda seconds: Scaling(2, 1.93, 0.98))
     monkeypatch.setattr(
         bench,
@@ -125,6 +129,7 @@ def test_topics_are_a_table_with_delays_targets_and_probes(calls: list[Call]) ->
         "1,000 of 1,000",
         "0.025",
         "by number of handlers 2: 0.010, 50: 0.025",
+        "50 and 90 us",
         "2 topics; 0.98 where every event is a call in Python",
         "12.3 us each",
         "380k against 400k msgs/s",
@@ -138,7 +143,7 @@ def test_topics_are_a_table_with_delays_targets_and_probes(calls: list[Call]) ->
 @pytest.mark.parametrize(
     ("arguments", "repeats", "seconds", "probes"),
     [
-        ([], 3, 4.0, {"shares", "scaling", "registration", "dispatch"}),
+        ([], 3, 4.0, {"echo", "shares", "scaling", "registration", "dispatch"}),
         (["--quick"], 2, 0.5, set()),
         (["--size", "64"], 3, 4.0, set()),
         (["--quick", "--repeats", "5", "--seconds", "0.2"], 5, 0.2, set()),

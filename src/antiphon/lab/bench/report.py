@@ -17,6 +17,7 @@ from antiphon.lab.bench.topic_probes import (
     ACTIVE,
     TOPICS,
     Dispatch,
+    Echo,
     Registration,
     Scaling,
     Shares,
@@ -36,7 +37,7 @@ __all__ = [
     "topics_table",
 ]
 
-Probe = Connections | Dispatch | Idle | Registration | Scaling | Shares | Stalled | str
+Probe = Connections | Dispatch | Echo | Idle | Registration | Scaling | Shares | Stalled | str
 
 MESSAGES_NOTE = (
     "x pyzmq and of raw: medians, against the same size and pattern in this run. "
@@ -241,6 +242,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
         "stalled": "flat, bounded by the buffers",
         "shares": "at most 0.03 of the period",
         "registration": "under 20 us each",
+        "echo": "as by the shared clock",
         "scaling": "near the number of cores",
         "dispatch": f"at least 0.9 x {ACTIVE} topics alone",
     }
@@ -249,6 +251,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
         "connections": f"{CONNECTIONS:,} idle connections, above the node alone",
         "stalled": "memory of a sender whose receiver has stopped",
         "shares": "processor time of busy handlers, off their shares",
+        "echo": "delay at 10,000/s by echoes of a random sample: half the way, p50 and p99",
         "scaling": "as many topics as cores, batches without the GIL, to one topic",
         "registration": f"subscribing to {TOPICS:,} topics",
         "dispatch": f"{ACTIVE} active topics of {TOPICS:,}, msgs/s",
@@ -270,6 +273,10 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
     if isinstance(probe, Registration):
         each = f"{probe.subscribe_us:.1f} us each"
         return [*head, each, f"a publisher {probe.publisher_us:.1f} us"]
+    if isinstance(probe, Echo):
+        half, whole = probe.half_trip, probe.one_way
+        clock = f"{probe.echoes:,} echoes; by the clock {whole.p50:.0f} and {whole.p99:.0f} us"
+        return [*head, f"{half.p50:.0f} and {half.p99:.0f} us", clock]
     if isinstance(probe, Scaling):
         gil = f"{probe.topics} topics; {probe.event:.2f} where every event is a call in Python"
         return [*head, _ratio(probe.batch), gil]

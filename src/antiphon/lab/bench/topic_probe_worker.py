@@ -7,6 +7,9 @@ Run as ``python -m antiphon.lab.bench.topic_probe_worker``; ``orders`` says how 
 ``feed``              publish to all of those, more than they can take
 ``used``              processor time of every handler so far, and what waits for it
 ``scale``             topics with a source each in this process, and handlers that work per event
+``answer``            time what arrives, and send a random sample of it back
+``ask``               publish at a rate, with the time of each; time what comes back
+``delays``            the times so far, in classes
 ``subscribe``         subscribe to many topics, one handler for all; how long that took
 ``publishers``        make a publisher for each of as many; how long that took
 ``found``             wait until those that are active have subscribers
@@ -21,15 +24,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import random
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from antiphon.errors import SendTimeout
+from antiphon.lab.bench.latency import classes
 from antiphon.lab.bench.orders import Connectable, Orders, WorkingThread, carry_out
 from antiphon.lab.peers.base import payload_of
 from antiphon.lab.peers.topics.antiphon_bus import open_bus
+from antiphon.lab.peers.topics.base import SPIN_NS, STAMP, Pace, timetable
 from antiphon.topics import Bus, Event, EventBatch, Publisher, Subscription
 
 __all__ = ["TopicProbeWorker", "burn"]
@@ -89,6 +95,32 @@ class SourceThread(WorkingThread):
         """The bus closes the publishers."""
 
 
+class AskingThread(WorkingThread):
+    """Publishes at a rate, each with the time at which it was due."""
+
+    def __init__(self, publisher: Publisher, rate: int) -> None:
+        super().__init__("ask")
+        self._publisher = publisher
+        self._rate = rate
+
+    def _open(self) -> None:
+        _await_subscribers([self._publisher], 20.0)
+
+    def _work(self) -> None:
+        clock = time.monotonic_ns
+        now = clock()
+        pace = Pace(now, now, now + 3600 * 10**9, self._rate)
+        publish = self._publisher.publish
+        for events, wait in timetable(pace, SIZE, self._stop.is_set, array("q")):
+            for event in events:
+                publish(event)
+            if wait > SPIN_NS:
+                time.sleep((wait - SPIN_NS) / 1e9)
+
+    def _end(self) -> None:
+        """The bus closes the publishers."""
+
+
 class FeedingThread(WorkingThread):
     """Keeps the queues of busy handlers filled; what has no room is left out."""
 
@@ -142,6 +174,7 @@ class TopicProbeWorker(Orders):
         self._active: list[Publisher] = []
         self._kept: list[Publisher] = []
         self._count: Callable[[], int] = lambda: 0
+        self._delays: array[int] = array("q")
 
     def _parts(self) -> list[Connectable]:
         return []
@@ -178,6 +211,33 @@ class TopicProbeWorker(Orders):
         self._count = lambda: sum(one.statistics()["handled"] for one in self._subscriptions)
         publishers = [self._bus.publisher(f"s/{number}") for number in range(topics)]
         return self._start([SourceThread(publisher) for publisher in publishers])
+
+    def do_answer(self, folder: str, sample: float) -> dict[str, Any]:
+        self._bus = open_bus(folder)
+        answer = self._bus.publisher("echo/back", when_full="drop_newest").publish
+        keep, clock, draw = self._delays.append, time.monotonic_ns, random.random
+
+        def take(event: Event) -> None:
+            keep(clock() - STAMP.unpack_from(event.data)[0])
+            if draw() < sample:
+                answer(event.data)
+
+        self._bus.subscribe("echo/there", take)
+        return {}
+
+    def do_ask(self, folder: str, rate: int) -> dict[str, Any]:
+        self._bus = open_bus(folder)
+        keep, clock = self._delays.append, time.monotonic_ns
+
+        def back(event: Event) -> None:
+            keep(clock() - STAMP.unpack_from(event.data)[0])
+
+        self._bus.subscribe("echo/back", back)
+        return self._start([AskingThread(self._bus.publisher("echo/there"), rate)])
+
+    def do_delays(self) -> dict[str, Any]:
+        delays, self._delays[:] = list(self._delays), array("q")
+        return {"classes": list(classes(delays).items()), "maximum": max(delays, default=0)}
 
     def do_subscribe(self, folder: str, topics: int) -> dict[str, Any]:
         self._bus = open_bus(folder)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from antiphon.lab.bench.latency import Latency, latency_of
 from antiphon.lab.bench.point import rate_between
 from antiphon.lab.bench.processes import Crew, WorkerFailed
 from antiphon.lab.peers import PEERS
@@ -16,10 +17,12 @@ __all__ = [
     "ACTIVE",
     "TOPICS",
     "Dispatch",
+    "Echo",
     "Registration",
     "Scaling",
     "Shares",
     "deviation",
+    "probe_echo",
     "probe_many_topics",
     "probe_scaling",
     "probe_shares",
@@ -101,6 +104,50 @@ class Scaling:
 
     def facts(self) -> dict[str, object]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Delays at a rate, in microseconds: by echoes of a random sample, as between machines whose
+    clocks differ, and by the clock that two processes of one machine share."""
+
+    rate: int
+    sample: float
+    echoes: int
+    half_trip: Latency
+    """Half of the way there and back."""
+    one_way: Latency
+    """Of all of them."""
+
+    def facts(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def probe_echo(seconds: float = 2.0, rate: int = 10_000, sample: float = 0.01) -> Echo | str:
+    """Measure the delay of events in both ways at once, or say why not."""
+    if missing := PEERS["antiphon"].missing():
+        return missing
+    try:
+        with Crew() as crew:
+            folder = str(crew.folder())
+            answering, asking = crew.start("answering", WORKER), crew.start("asking", WORKER)
+            answering.ask("answer", folder=folder, sample=sample)
+            asking.ask("ask", timeout=30.0, folder=folder, rate=rate)
+            time.sleep(WARMUP)
+            for worker in (answering, asking):
+                worker.ask("delays")
+            time.sleep(seconds)
+            there, back = answering.ask("delays"), asking.ask("delays")
+            crew.close()
+    except WorkerFailed as error:
+        return str(error)
+    echoes = sum(number for _, number in back["classes"])
+    halves: list[Mapping[int, int]] = [{value // 2: number for value, number in back["classes"]}]
+    half_trip = latency_of(halves, back["maximum"] // 2)
+    one_way = latency_of([dict(there["classes"])], there["maximum"])
+    if half_trip is None or one_way is None:
+        return f"of {rate} events per second none came back"
+    return Echo(rate, sample, echoes, half_trip, one_way)
 
 
 def probe_scaling(
