@@ -597,7 +597,9 @@ NB_MODULE(_core, m) {
             "call"_a, "on_error"_a, "capacity"_a, "patience"_a)
         .def("_is_connected", [](NodeCore& self, std::uint16_t id) {
             const Peer* peer = self.node()->find_peer(id);
-            return peer != nullptr && peer->session.load(std::memory_order_seq_cst) != 0;
+            // The number of what comes in is odd while something may.
+            return peer != nullptr && (peer->session.load(std::memory_order_seq_cst) != 0 ||
+                                       peer->in_session.load(std::memory_order_seq_cst) % 2 == 1);
         }, "id"_a)
         .def("_settle_id", [](NodeCore& self) { self.node()->settle_id(); })
         .def("_set_broker", [](NodeCore& self, std::uint16_t id) { self.node()->set_broker(id); }, "id"_a)

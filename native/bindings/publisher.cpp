@@ -15,6 +15,7 @@ using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
 constexpr Nanos kBriefly = 20 * kMillisecond;
+constexpr Nanos kMoment = 200 * kMillisecond;
 constexpr Nanos kLook = 100 * kMillisecond;  // for signals, and for the end of the node
 
 std::int64_t wall_clock_ns() {
@@ -633,6 +634,7 @@ void Publisher::settle_waiting() {
     for (std::size_t i = 0; i < rest.size(); ++i) {
         if (rest[i].done != 0 || gone(*rest[i].target)) continue;
         rest[i].target->owed = true;  // the next time
+        --rest[i].target->number;     // so nothing is missed
         owes_large_.store(true, std::memory_order_relaxed);
     }
 }
@@ -701,37 +703,39 @@ void Publisher::relay_to(const Chosen& targets, const EventView* views, std::siz
 }
 
 // With the turn. Those that were waited for in vain are not waited for again until they make room, and
-// only a few threads wait at a time: the others serve those that have room.
+// only some threads wait for long: the others are for those that have room.
 void Publisher::wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos patience) {
-    Node::RelayWait few(*node_);
-    std::vector<Rest> given_up;
-    bool large = false;
-    std::erase_if(rest, [&](const Rest& one) {
+    for (Rest& one : rest) {
+        OutFlow& flow = one.target->flow;
+        const bool hopeless = flow.stalled.load(std::memory_order_relaxed);
+        std::vector<Rest> alone{one};
         // Whether there is room for what goes in fragments is known only by trying.
-        const bool fragments = one.attempt.status == Status::large;
-        const bool hopeless = one.target->flow.stalled.load(std::memory_order_relaxed);
-        if (few && (!hopeless || fragments)) {
-            large |= hopeless;
-            return false;
+        if (hopeless && one.attempt.status != Status::large) {
+            pass_over(load, alone);
+            continue;
         }
-        given_up.push_back(one);
-        return true;
-    });
-    pass_over(load, given_up);
-    if (rest.empty()) return;
-    if (large) patience = std::min(patience, kBriefly);
+        const std::uint64_t lost = lost_.load(std::memory_order_relaxed);
+        const Nanos first = hopeless ? kBriefly : std::min(patience, kMoment);
+        send_within(load, alone, first);
+        if (alone[0].done < load.count && !hopeless && patience > first && !gone(*one.target)) {
+            Node::LongWait few(*node_);
+            if (few) send_within(load, alone, patience - first);
+        }
+        if (gone(*one.target)) continue;
+        const std::uint64_t unsent = load.count - alone[0].done;
+        one.target->number += static_cast<std::uint32_t>(unsent);
+        flow.stalled.store(unsent != 0, std::memory_order_relaxed);
+        dropped_.fetch_add(unsent - std::min(unsent, lost_.load(std::memory_order_relaxed) - lost), std::memory_order_relaxed);
+    }
+}
+
+// As send_rest for one target, which is not given a gap for what is left.
+void Publisher::send_within(const Load& load, std::vector<Rest>& alone, Nanos length) {
     const Nanos began = now_ns();
     std::uint16_t at = 0;
     std::size_t left_over = 0;
-    const std::uint64_t lost = lost_.load(std::memory_order_relaxed);
-    send_rest(load, rest, began + patience, began, nullptr, at, left_over);
-    std::uint64_t unsent = 0;
-    for (const Rest& one : rest) {
-        if (gone(*one.target)) continue;
-        unsent += load.count - one.done;
-        one.target->flow.stalled.store(one.done != load.count, std::memory_order_relaxed);
-    }
-    dropped_.fetch_add(unsent - std::min(unsent, lost_.load(std::memory_order_relaxed) - lost), std::memory_order_relaxed);
+    send_rest(load, alone, began + length, began, nullptr, at, left_over);
+    alone[0].target->number -= static_cast<std::uint32_t>(load.count - alone[0].done);
 }
 
 PyObject* Publisher::send(const Chosen& targets, Load load) {

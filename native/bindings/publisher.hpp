@@ -154,6 +154,7 @@ class Publisher {
                       const Interrupted* signalled, std::uint16_t& at, std::size_t& left_over);
     void relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived, Nanos patience);
     void wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos patience);
+    void send_within(const Load& load, std::vector<Rest>& alone, Nanos length);
     bool take_for_relay(std::size_t count, Nanos patience);
     bool filters() const;
     Passing passing(const Load& load, std::uint32_t number) const;

@@ -79,7 +79,7 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
         }
         if (!result) {
             ++failed;
-            calls.report(run_.source);
+            calls.report(topic->source(run_.source));
         }
         ++count;
         ++since_look;
@@ -156,7 +156,7 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
             if (missed != 0) add(delays.missed, missed);
             if (!(handler_->relays ? pass_on(calls, *topic, missed) : hand_over(calls, *topic, missed))) {
                 failed += views_.size();
-                calls.report(run_.source);
+                calls.report(topic->source(run_.source));
             }
             ++count;
         }

@@ -176,16 +176,6 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
         return refuse(channel, Failure::Code::authentication,
                       "its certificate is for " + channel.tls->named() + ", not for node " + std::to_string(hello.id));
     }
-    if ((hello.flags & Hello::kAsksWho) != 0) {
-        channel.wire_in = 0;  // that it goes is no news
-        // It will come with that id. One that has it is not asked whether it lives: a drawn id is drawn
-        // again, and one that was given waits until the other is known to be dead.
-        Peer* other = find_peer(hello.id);
-        if (other != nullptr && (other->in || other->out) && other->incarnation != hello.incarnation) {
-            return refuse(channel, Failure::Code::duplicate, "node id " + std::to_string(hello.id) + " is taken",
-                          other->learned_address);
-        }
-    }
     channel.sends = hello.direction == Direction::yours;
     channel.incarnation = hello.incarnation;
     channel.remote_undiallable = (hello.flags & Hello::kNoListener) != 0;
@@ -197,10 +187,19 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
     mine.version_min = mine.version_max = std::min(kVersionMax, hello.version_max);
     mine.features = channel.features = kFeatures & hello.features;
     channel.reply = mine.encode();
-    std::string reply = ByteWriter().text(channel.reply).raw(options_.secret.empty() ? "" : proof(channel, false)).bytes();
-    append_frame(channel.out, Control::reply, reply);
-    channel.state = State::await_confirm;
-    write_channel(channel);
+    auto answer = [this, &channel] {
+        append_frame(channel.out, Control::reply,
+                     ByteWriter().text(channel.reply).raw(options_.secret.empty() ? "" : proof(channel, false)).bytes());
+        channel.state = State::await_confirm;
+        write_channel(channel);
+    };
+    if ((hello.flags & Hello::kAsksWho) == 0) return answer();
+    // It reads the reply and goes, which is no news. It will come back with that id: better to say now
+    // that it is taken.
+    channel.wire_in = 0;
+    if (phase_.load(std::memory_order_acquire) != Phase::running) return channel_failed(channel, "closing");
+    if (Peer* other = find_peer(hello.id)) return settle_clash(channel, *other, answer);
+    answer();
 }
 
 void Node::got_reply(Channel& channel, std::string_view payload) {

@@ -266,12 +266,12 @@ class Node {
     // `again` when that session is over.
     Attempt try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
                        const Message* events, std::size_t count, std::size_t& taken);
-    // One of the few threads that may wait for room to pass something on. False: enough do.
-    class RelayWait {
+    // One of the few threads that may wait for long to pass something on. False: enough do.
+    class LongWait {
        public:
-        explicit RelayWait(Node& node)
-            : node_(node), may_(node.relay_waits_.fetch_add(1, std::memory_order_relaxed) < kMostRelayWaits) {}
-        ~RelayWait() { node_.relay_waits_.fetch_sub(1, std::memory_order_relaxed); }
+        explicit LongWait(Node& node)
+            : node_(node), may_(node.long_waits_.fetch_add(1, std::memory_order_relaxed) < kMostLongWaits) {}
+        ~LongWait() { node_.long_waits_.fetch_sub(1, std::memory_order_relaxed); }
         explicit operator bool() const { return may_; }
 
        private:
@@ -484,8 +484,8 @@ class Node {
     Peer unknown_{0};
     std::mutex identify_mutex_;
     std::optional<Identity> found_;  // with its mutex
-    static constexpr int kMostRelayWaits = 8;
-    std::atomic<int> relay_waits_{0};
+    static constexpr int kMostLongWaits = 16;  // half of the scheduler's threads
+    std::atomic<int> long_waits_{0};
     std::atomic<std::uint16_t> broker_{0};
     std::atomic<bool> id_settled_{false};  // others know it: no other is drawn
     std::vector<std::shared_ptr<Registration>> registrations_;  // by flow id; [0] is null

@@ -354,23 +354,30 @@ Outcome Node::identify(const std::string& address, Nanos timeout, const Interrup
     Peer& peer = unknown_;
     std::unique_lock one_at_a_time(identify_mutex_, std::try_to_lock);
     if (!one_at_a_time) return {Outcome::Code::timeout, {}, {}, {}};
-    std::uint64_t failures;
-    {
+    const Nanos deadline = now_ns() + timeout;
+    for (;;) {
+        std::uint64_t failures;
+        const std::uint16_t own = id();
+        {
+            std::lock_guard lock(peer.mutex);
+            peer.explicit_address = address;
+            failures = peer.failures;
+            found_.reset();
+        }
+        // Once: whoever wants to know will ask again.
+        peer.wanted_until.store(0, std::memory_order_relaxed);
+        add_interest(peer, kConnect);
+        Outcome outcome = block(peer, deadline, interrupted,
+                                [&] { return found_.has_value() || peer.failures != failures; });
+        if (outcome.ok() && id() != own) continue;  // ours was taken, and another one drawn
         std::lock_guard lock(peer.mutex);
-        peer.explicit_address = address;
-        failures = peer.failures;
-        found_.reset();
+        if (found_) {
+            found = *found_;
+            return {};
+        }
+        const bool asked = outcome.ok() || outcome.code == Outcome::Code::timeout;
+        return asked ? why_not(peer) : outcome;
     }
-    want_connection(peer);
-    Outcome outcome = block(peer, now_ns() + timeout, interrupted,
-                            [&] { return found_.has_value() || peer.failures != failures; });
-    std::lock_guard lock(peer.mutex);
-    if (found_) {
-        found = *found_;
-        return {};
-    }
-    const bool asked = outcome.ok() || outcome.code == Outcome::Code::timeout;
-    return asked ? why_not(peer) : outcome;
 }
 
 Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,

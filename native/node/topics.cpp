@@ -108,8 +108,11 @@ Attempt Node::put_events(Peer& peer, OutFlow& flow, std::uint32_t session, const
         std::uint64_t most_bytes = max_frame > kHeaderBytes ? max_frame - kHeaderBytes : 0;
         std::uint64_t most_count = count;
         if (window != 0) {
-            most_bytes = std::min<std::uint64_t>(most_bytes, window / 4 - kHeaderBytes);
-            if (least != 0) most_count = std::min<std::uint64_t>(most_count, std::max(1u, window / 4 / least));
+            // And no more than there is credit for, or the last part of it would not be used.
+            const std::uint64_t used = flow.in_flight.count(session);
+            const std::uint64_t room = std::min<std::uint64_t>(window / 4, window - std::min<std::uint64_t>(used, window));
+            most_bytes = std::min<std::uint64_t>(most_bytes, room > kHeaderBytes ? room - kHeaderBytes : 0);
+            if (least != 0) most_count = std::min<std::uint64_t>(most_count, std::max<std::uint64_t>(1, room / least));
         }
         for (fits = 0; fits < most_count && payload + 4 + events.size(fits) <= most_bytes; ++fits) {
             payload += 4 + events.size(fits);

@@ -18,6 +18,7 @@ from antiphon.errors import (
     AuthenticationFailed,
     Closed,
     ConfigError,
+    DuplicateNode,
     PeerUnreachable,
     ProtocolError,
 )
@@ -28,7 +29,8 @@ __all__ = ["BrokerFinder"]
 
 log = logging.getLogger("antiphon.topics")
 
-_PATIENCE = 1.0  # with one question
+_PATIENCE = 3.0  # with one question; that an id is taken is known after one second
+_CONNECTS = 2.0  # seconds until it is connected, when it has answered
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LOOK_EVERY = 0.25
 _CLOSE_PATIENCE = 5.0
@@ -75,14 +77,14 @@ class BrokerFinder(Finder):
         self._thread.start()
 
     def prepare(self) -> None:
-        """Asks once, before `start`: a wrong secret is an error, and so is our own address.
+        """Asks once, before `start`: a wrong secret, an id that is taken or our own address raise.
 
-        That nobody listens is none: brokers may come later than their clients. Waits for a second
-        at most. Only now may the node draw another id, if somebody has its own.
+        That nobody listens is none: brokers may come later than their clients. Waits for three
+        seconds at most. Only now may the node draw another id, if somebody has its own.
         """
         try:
             self._found = self._ask()
-        except (AuthenticationFailed, ConfigError, ProtocolError):
+        except (AuthenticationFailed, ConfigError, DuplicateNode, ProtocolError):
             self.close()
             raise
         except AntiphonError as error:
@@ -154,13 +156,13 @@ class BrokerFinder(Finder):
     def _while_there(self, member: Member) -> None:
         """Returns when the connection has ended, or none comes about."""
         assert self._node is not None
-        until = time.monotonic() + self._node.config.connect_timeout + _PATIENCE
+        until = time.monotonic() + _CONNECTS
         while self._state == "running":
             lost = self._wake.wait(_LOOK_EVERY)
             self._wake.clear()
             # Perhaps it is back already: then the broker knows, and asks for what we have.
             if any(one.id == member.id and one.sending for one in self._node.connections()):
-                until = time.monotonic() + _PATIENCE
+                until = time.monotonic() + _CONNECTS
             elif lost or time.monotonic() > until:
                 return
 
