@@ -116,21 +116,21 @@ class Life(ABC):
             raise Closed(f"this {self._name} is closed; make a new one", what=self._name)
 
 
-_running: set[Life] = set()
+_running: dict[Life, None] = {}
 
 
 def begin(one: Life) -> None:
     """It is closed when the interpreter ends, if nobody has done it before."""
-    _running.add(one)
+    _running[one] = None
 
 
 def end(one: Life) -> None:
     """It was closed."""
-    _running.discard(one)
+    _running.pop(one, None)
 
 
 def _close_running() -> None:
-    for one in list(_running):
+    for one in reversed(list(_running)):  # clients before their broker
         one.close(drain=1.0)
 
 

@@ -125,9 +125,9 @@ class BrokerFinder(Finder):
                 except Closed:
                     return
                 except AntiphonError as error:
-                    if not told:
+                    if not told and pause > _FIRST_PAUSE:  # not at the first time: it may be back
                         self._complain(error)
-                    told = True
+                        told = True
                     self._wake.wait(pause)
                     self._wake.clear()
                     pause = min(2 * pause, _LONGEST_PAUSE)

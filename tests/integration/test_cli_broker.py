@@ -1,0 +1,258 @@
+"""``antiphon broker`` as people run it, with ``antiphon pub`` and ``antiphon sub`` behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon import AuthenticationFailed
+from antiphon.testing.waiting import readable
+from antiphon.topics import Bus
+from integration.brokers import free_address
+from integration.buses import PATIENCE, Events, serves
+from unit.node.pairs import numbered
+
+pytestmark = pytest.mark.timeout(120)
+
+ANTIPHON = [sys.executable, "-m", "antiphon.cli.main"]
+
+
+class Serving:
+    """The command, once it has said where it is."""
+
+    def __init__(self, *arguments: str, cwd: Path | None = None) -> None:
+        self.process = subprocess.Popen(
+            [*ANTIPHON, "broker", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            cwd=cwd,
+        )
+        assert self.process.stderr is not None
+        assert readable(self.process.stderr.fileno(), PATIENCE)
+        self.greeting = self.process.stderr.readline()
+        found = re.search(r"broker at (\S+), node (\d+)", self.greeting)
+        assert found, self.greeting + self.process.communicate(timeout=PATIENCE)[1]
+        self.address, self.node = found[1], int(found[2])
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """Exit code, standard output, and what came on standard error after the greeting."""
+        self.process.send_signal(number)
+        output, errors = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, output, errors
+
+
+@contextlib.contextmanager
+def serving(*arguments: str, cwd: Path | None = None) -> Iterator[Serving]:
+    one = Serving(*arguments, cwd=cwd)
+    try:
+        yield one
+    finally:
+        one.process.kill()
+        one.process.communicate()
+
+
+def command(*arguments: str, lines: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ANTIPHON, *arguments],
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def subscriber(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*ANTIPHON, "sub", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_three_commands_pass_events_from_hand_to_hand() -> None:
+    with serving("--listen", "tcp://127.0.0.1:0") as broker:
+        assert re.fullmatch(r"tcp://127\.0\.0\.1:\d{2,5}", broker.address)
+        where = ["--bus", broker.address]
+        with subscriber("plant/*/temp", *where, "--count", "3", "--json") as sub:
+            done = command(
+                "pub",
+                "plant/7/temp",
+                *where,
+                "--property",
+                "site=A",
+                "--wait",
+                "30",
+                lines="one\ntwo\n\n",
+            )
+            output, errors = sub.communicate(timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "3 events to 1 subscriptions\n"
+        assert (errors, sub.returncode) == ("", 0)
+        events = [json.loads(line) for line in output.splitlines()]
+        assert [event["data"] for event in events] == ["one", "two", ""]
+        assert [event["sequence"] for event in events] == [1, 2, 3]
+        assert {event["topic"] for event in events} == {"plant/7/temp"}
+        assert all(event["properties"] == {"site": "A"} for event in events)
+        assert len({event["source"] for event in events} - {broker.node}) == 1
+        code, output, errors = broker.end()
+        assert (code, output) == (0, "")
+        assert errors.splitlines()[-1] == "3 events relayed, 0 dropped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_it_says_what_it_has_done(number: signal.Signals) -> None:
+    events = Events()
+    with serving("--listen", "tcp://127.0.0.1:0") as broker:
+        with Bus(broker.address) as here, Bus(broker.address) as there:
+            there.subscribe("a", events)
+            publisher = here.publisher("a")
+            serves(publisher)
+            publisher.publish_many(numbered(1000))
+            assert events.wait(1000) == numbered(1000)
+            code, output, errors = broker.end(number)  # while its clients are there
+        assert (code, output) == (0, "")
+        assert errors.splitlines()[-1] == "1000 events relayed, 0 dropped"
+        assert "Traceback" not in errors
+
+
+def test_it_listens_where_it_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("b") / "s"
+    tcp = free_address()
+    for address in (tcp, f"unix://{path}", tcp):
+        with serving("--listen", address) as broker:
+            assert broker.address == address
+            events = Events()
+            with Bus(address) as here, Bus(address) as there:
+                there.subscribe("a", events)
+                publisher = here.publisher("a")
+                serves(publisher)
+                publisher.publish(b"x")
+                assert events.wait(1) == [b"x"]
+            assert broker.end()[0] == 0
+    assert not path.exists()
+
+
+def test_a_secret_comes_from_a_file(tmp_path: Path) -> None:
+    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
+    secret.write_text("between us\n")
+    wrong.write_text("guessed\n")
+    with serving("--listen", "tcp://127.0.0.1:0", "--secret-file", str(secret)) as broker:
+        where = ["--bus", broker.address]
+        with subscriber("a", *where, "--secret-file", str(secret), "--count", "1") as sub:
+            done = command("pub", "a", "x", *where, "--secret-file", str(secret), "--wait", "30")
+            output, errors = sub.communicate(timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert (output, errors, sub.returncode) == ("a  x\n", "", 0)
+        refused = command("pub", "a", "x", *where, "--secret-file", str(wrong), "--wait", "30")
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("antiphon: ")
+        assert refused.stderr.count("\n") == 1, refused.stderr
+        with pytest.raises(AuthenticationFailed):
+            Bus(broker.address).start()
+        code, _, errors = broker.end()
+        assert code == 0
+        assert errors.splitlines()[-1] == "1 events relayed, 0 dropped"
+
+
+def test_settings_come_from_a_file(tmp_path: Path) -> None:
+    settings = tmp_path / "broker.toml"
+    settings.write_text("[broker]\nmax_block = 0.05\ncapacity = 8\n")
+    arguments = ["--listen", "tcp://127.0.0.1:0"]
+    with serving(*arguments, "--config", str(settings)) as broker:
+        with Bus(broker.address) as here, Bus(broker.address) as there:
+            full = there.subscribe("a", capacity=4)
+            publisher = here.publisher("a")
+            serves(publisher)
+            for number in range(100):  # four have room, and nobody waits for long
+                publisher.publish(b"%d" % number)
+            here.node.flush(PATIENCE)
+            kept = full.statistics()["messages"]
+        code, _, errors = broker.end()
+        assert code == 0
+        assert errors.splitlines()[-1] == f"100 events relayed, {100 - kept} dropped"
+        assert 1 <= kept <= 4
+    # Without being told, from the directory where it stands.
+    (tmp_path / "antiphon.toml").write_text("[broker]\ncapacity = 0\n")
+    failed = subprocess.run(
+        [*ANTIPHON, "broker", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+    )
+    assert failed.returncode == 1
+    assert "capacity" in failed.stderr
+    assert failed.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--listen", "127.0.0.1:7000"], 1, "127.0.0.1:7000"),
+        (["--listen", "carrier-pigeon://x"], 1, "carrier-pigeon"),
+        (["--listen", "tcp://127.0.0.1:many"], 1, "many"),
+        (["--listen", "tcp://0.0.0.0:0"], 1, "secret"),
+        (["--listen", "local://plant"], 1, "local"),
+        (["--config", "/nowhere/broker.toml"], 2, "/nowhere/broker.toml"),
+        (["--secret-file", "/nowhere/secret"], 1, "/nowhere/secret"),
+        (["--colour", "red"], 2, "--colour"),
+        (["somewhere"], 2, "somewhere"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_it(arguments: list[str], code: int, says: str) -> None:
+    done = command("broker", *arguments)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert says in done.stderr
+    assert done.stderr.startswith("antiphon: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_an_address_that_is_taken_and_an_empty_secret_are_one_line(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    refused = command("broker", "--secret-file", str(empty))
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), refused.stderr
+    with serving("--listen", "tcp://127.0.0.1:0") as broker:
+        second = command("broker", "--listen", broker.address)
+        assert second.returncode == 1
+        assert broker.address in second.stderr
+        assert second.stderr.count("\n") == 1, second.stderr
+        assert broker.end()[0] == 0
+
+
+def test_a_mistake_in_the_settings_is_one_line(tmp_path: Path) -> None:
+    settings = tmp_path / "broker.toml"
+    for text, says in [
+        ("[broker]\ncapacity = 'many'\n", "capacity"),
+        ("[broker]\ncolour = 'red'\n", "colour"),
+        ("[broker\n", str(settings)),
+    ]:
+        settings.write_text(text)
+        done = command("broker", "--listen", "tcp://127.0.0.1:0", "--config", str(settings))
+        assert done.returncode == 1, done.stderr
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_publishing_to_nobody_says_so_in_one_line() -> None:
+    with serving("--listen", "tcp://127.0.0.1:0") as broker:
+        done = command("pub", "t", "x", "--bus", broker.address, "--wait", "0.2")
+        assert done.returncode == 1
+        assert done.stderr.startswith("antiphon: nobody has subscribed to 't'")
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_help_has_an_example() -> None:
+    done = command("broker", "--help")
+    assert done.returncode == 0
+    assert "antiphon broker --listen tcp://127.0.0.1:7000" in " ".join(done.stdout.split())
