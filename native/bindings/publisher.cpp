@@ -15,7 +15,6 @@ using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
 constexpr Nanos kBriefly = 20 * kMillisecond;
-constexpr Nanos kMoment = 200 * kMillisecond;
 constexpr Nanos kLook = 100 * kMillisecond;  // for signals, and for the end of the node
 
 std::int64_t wall_clock_ns() {
@@ -439,10 +438,7 @@ bool Publisher::send_queued(Nanos until, Sender& sender) {
         if (load.expires == 0 || now_ns() < load.expires) {
             Outcome outcome;
             if (!take(kNever, nullptr, outcome)) return false;  // it was closed
-            struct Passed {
-                ~Passed() { publisher.pass(); }
-                Publisher& publisher;
-            } passed{*this};
+            const Passed passed{*this};
             for (const auto& [target, gap] : event.gaps) target->number += gap;
             if (retains_) retain(load);
             std::vector<Rest> rest;
@@ -570,10 +566,7 @@ void Publisher::retain(const Load& load) {
 bool Publisher::settle() {
     if (node_->forked()) return true;
     if (!try_take()) return false;  // somebody publishes: that is newer
-    struct Passed {
-        ~Passed() { publisher.pass(); }
-        Publisher& publisher;
-    } passed{*this};
+    const Passed passed{*this};
     bool all = true;
     if (!retained_) return true;
     const Message data{retained_->data.data(), retained_->data.size()};
@@ -615,10 +608,7 @@ void Publisher::settle_waiting() {
     const Nanos began = now_ns(), deadline = began + (origin_ != 0 ? kLook : node_->options().send_timeout);
     Outcome outcome;
     if (owed.empty() || !take(deadline, nullptr, outcome)) return;
-    struct Passed {
-        ~Passed() { publisher.pass(); }
-        Publisher& publisher;
-    } passed{*this};
+    const Passed passed{*this};
     if (!retained_) return;
     const Retained kept = *retained_;
     const Message data{kept.data.data(), kept.data.size()};
@@ -637,105 +627,6 @@ void Publisher::settle_waiting() {
         --rest[i].target->number;     // so nothing is missed
         owes_large_.store(true, std::memory_order_relaxed);
     }
-}
-
-bool Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) {
-    if (node_->forked() || closed_) return true;
-    if (missed != 0) owed_gap_.fetch_add(missed, std::memory_order_relaxed);
-    Chosen chosen;
-    if (!filters() && !retains_) {
-        if (!wanted(nullptr, chosen)) return false;
-        relay_to(chosen, views.data(), views.size(), arrived, patience);
-        return true;
-    }
-    for (const EventView& view : views) {
-        // A publisher that keeps its last event sends it again to whoever asks again, as a broker may.
-        if (retains_ && view.head.sequence <= last_relayed_) continue;
-        last_relayed_ = view.head.sequence;
-        Reference properties = event_properties(view);
-        if (!properties) {
-            // Nothing that a filter could look at; whoever has none gets it as it is.
-            PyErr_Clear();
-            properties = Reference::steal(PyDict_New());
-        }
-        chosen.clear();
-        if (!properties || !wanted(properties.get(), chosen)) return false;
-        if (retains_) keep_properties(properties.get(), chosen);
-        relay_to(chosen, &view, 1, arrived, patience);
-        if (closed_) return true;
-    }
-    return true;
-}
-
-// The turn, for a relay; false: these events are a gap for whoever comes next.
-bool Publisher::take_for_relay(std::size_t count, Nanos patience) {
-    if (try_take()) return true;
-    Scheduler::Blocked blocked;
-    Outcome outcome;
-    if (take(now_ns() + patience, nullptr, outcome)) return true;
-    owed_gap_.fetch_add(static_cast<std::uint32_t>(count), std::memory_order_relaxed);
-    dropped_.fetch_add(count, std::memory_order_relaxed);
-    return false;
-}
-
-void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived,
-                         Nanos patience) {
-    Chosen all;  // a gap is everybody's
-    if (owed_gap_.load(std::memory_order_relaxed) != 0) {
-        for (const auto& [target, where] : targets_) all.push_back(target);
-    }
-    Released released;
-    const Load load{{}, {nullptr, 0}, nullptr, count, 0, views, arrived};
-    sequence_.fetch_add(count, std::memory_order_relaxed);
-    if (!take_for_relay(count, patience)) return;
-    struct Passed {
-        ~Passed() { publisher.pass(); }
-        Publisher& publisher;
-    } passed{*this};
-    if (!all.empty()) {
-        const std::uint32_t gap = owed_gap_.exchange(0, std::memory_order_relaxed);
-        for (const auto& target : all) target->number += gap;
-    }
-    if (retains_) retain(load);
-    std::vector<Rest> rest;
-    send_what_goes(targets, load, rest);
-    if (!rest.empty()) wait_for_room(load, rest, patience);
-}
-
-// With the turn. Those that were waited for in vain are not waited for again until they make room, and
-// only some threads wait for long: the others are for those that have room.
-void Publisher::wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos patience) {
-    for (Rest& one : rest) {
-        OutFlow& flow = one.target->flow;
-        const bool hopeless = flow.stalled.load(std::memory_order_relaxed);
-        std::vector<Rest> alone{one};
-        // Whether there is room for what goes in fragments is known only by trying.
-        if (hopeless && one.attempt.status != Status::large) {
-            pass_over(load, alone);
-            continue;
-        }
-        const std::uint64_t lost = lost_.load(std::memory_order_relaxed);
-        const Nanos first = hopeless ? kBriefly : std::min(patience, kMoment);
-        send_within(load, alone, first);
-        if (alone[0].done < load.count && !hopeless && patience > first && !gone(*one.target)) {
-            Node::LongWait few(*node_);
-            if (few) send_within(load, alone, patience - first);
-        }
-        if (gone(*one.target)) continue;
-        const std::uint64_t unsent = load.count - alone[0].done;
-        one.target->number += static_cast<std::uint32_t>(unsent);
-        flow.stalled.store(unsent != 0, std::memory_order_relaxed);
-        dropped_.fetch_add(unsent - std::min(unsent, lost_.load(std::memory_order_relaxed) - lost), std::memory_order_relaxed);
-    }
-}
-
-// As send_rest for one target, which is not given a gap for what is left.
-void Publisher::send_within(const Load& load, std::vector<Rest>& alone, Nanos length) {
-    const Nanos began = now_ns();
-    std::uint16_t at = 0;
-    std::size_t left_over = 0;
-    send_rest(load, alone, began + length, began, nullptr, at, left_over);
-    alone[0].target->number -= static_cast<std::uint32_t>(load.count - alone[0].done);
 }
 
 PyObject* Publisher::send(const Chosen& targets, Load load) {
@@ -757,10 +648,7 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
         take(deadline, released.interrupted(), outcome);
     }
     if (!outcome.ok()) return raise_outcome(outcome, at, kEventKind, now_ns() - began, left_over);
-    struct Passed {
-        ~Passed() { publisher.pass(); }
-        Publisher& publisher;
-    } passed{*this};
+    const Passed passed{*this};
     load.head.sequence = sequence_.load(std::memory_order_relaxed) + 1;
     load.head.time_ns = wall_clock_ns();
     sequence_.store(load.head.sequence + load.count - 1, std::memory_order_relaxed);

@@ -196,6 +196,11 @@ class Publisher {
     bool try_take();
     bool take(Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     void pass();
+    // Passes the turn on when it goes.
+    struct Passed {
+        ~Passed() { publisher.pass(); }
+        Publisher& publisher;
+    };
     std::optional<Retained> retained_;
     std::atomic<bool> owes_large_{false};
     // The queue of its own. Its mutex is taken without the other, or inside it.

@@ -2,7 +2,7 @@
 
 A topic that somebody publishes and somebody else wants gets a subscription of the broker, with a
 queue of its own; every publisher of it gets a route, which sends its events to all that want them
-and is not it. Events pass through the core (``native/bindings/publisher.cpp``); what is done here
+and is not it. Events pass through the core (``native/bindings/relay.cpp``); what is done here
 is done once per publisher and subscription.
 """
 
@@ -343,14 +343,6 @@ class Broker(Life):
         return next(self._numbers)
 
     # --- the thread -------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while self._state == "running":
-            try:
-                self._turn()
-            except Exception:  # clients rely on this thread
-                log.exception("the broker could not do its rounds; it goes on trying")
-                time.sleep(HOUSEKEEPING)
 
     def _turn(self) -> None:
         with self._lock:

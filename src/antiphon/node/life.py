@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import ClassVar, NoReturn, Self
@@ -15,7 +17,11 @@ from antiphon.node.future import Future, Job
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.node import Node
 
-__all__ = ["Life"]
+__all__ = ["Life", "begin", "end"]
+
+log = logging.getLogger("antiphon.node")
+
+_PAUSE = 0.25
 
 
 class Life(ABC):
@@ -43,6 +49,18 @@ class Life(ABC):
     @abstractmethod
     def _close_now(self, drain: float) -> None:
         """The end itself, on a thread that may wait."""
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """What its own thread does again and again; waits by itself when there is nothing."""
+
+    def _run(self) -> None:
+        while self._state == "running":
+            try:
+                self._turn()
+            except Exception:  # everybody relies on this thread
+                log.exception("a %s could not do its rounds; it goes on trying", self._name)
+                time.sleep(_PAUSE)
 
     def close(self, drain: float = 5.0) -> None:
         """Ends it, and its node if that is its own; blocks for about ``drain`` seconds at most.

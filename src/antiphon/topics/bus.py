@@ -455,14 +455,6 @@ class Bus(Life):
 
     # --- the thread -------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while self._state == "running":
-            try:
-                self._turn()
-            except Exception:  # everybody relies on this thread
-                log.exception("a bus could not do its rounds; it goes on trying")
-                time.sleep(HOUSEKEEPING)
-
     def _turn(self) -> None:
         with self._lock:
             if self._state == "running" and self._ledger.version == self._told:
