@@ -90,7 +90,8 @@ void Publisher::wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos p
         const std::uint64_t lost = lost_.load(std::memory_order_relaxed);
         const Nanos first = hopeless ? kBriefly : std::min(patience, kMoment);
         send_within(load, alone, first);
-        if (alone[0].done < load.count && !hopeless && patience > first && !gone(*one.target)) {
+        const bool reached = lost_.load(std::memory_order_relaxed) == lost;
+        if (alone[0].done < load.count && !hopeless && reached && patience > first && !gone(*one.target)) {
             Node::LongWait few(*node_);
             if (few) send_within(load, alone, patience - first);
         }

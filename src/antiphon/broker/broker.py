@@ -192,13 +192,12 @@ class Broker(Life):
 
         As a rule the end of a connection does it, but what a client said last may be read later.
         """
-        here = {one.id for one in self.node.connections() if one.sending or one.receiving}
-        absent = [
-            peer
+        connected = self.node._is_connected
+        self._absent = {
+            peer: self._absent.get(peer, now)
             for peer, one in self._neighbours.all.items()
-            if not one.itself and peer not in here
-        ]
-        self._absent = {peer: self._absent.get(peer, now) for peer in absent}
+            if not one.itself and not connected(peer)
+        }
         for peer, since in list(self._absent.items()):
             if now - since > _GHOST:
                 del self._absent[peer]

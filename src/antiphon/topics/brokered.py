@@ -161,7 +161,7 @@ class BrokerFinder(Finder):
             lost = self._wake.wait(_LOOK_EVERY)
             self._wake.clear()
             # Perhaps it is back already: then the broker knows, and asks for what we have.
-            if any(one.id == member.id and one.sending for one in self._node.connections()):
+            if self._node._is_connected(member.id):
                 until = time.monotonic() + _CONNECTS
             elif lost or time.monotonic() > until:
                 return
