@@ -57,7 +57,8 @@ bool Publisher::take_for_relay(std::size_t count, Nanos patience) {
 void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived,
                          Nanos patience) {
     Chosen all;  // a gap is everybody's
-    if (owed_gap_.load(std::memory_order_relaxed) != 0) {
+    const bool owes = owed_gap_.load(std::memory_order_relaxed) != 0;
+    if (owes) {
         for (const auto& [target, where] : targets_) all.push_back(target);
     }
     Released released;
@@ -65,7 +66,7 @@ void Publisher::relay_to(const Chosen& targets, const EventView* views, std::siz
     sequence_.fetch_add(count, std::memory_order_relaxed);
     if (!take_for_relay(count, patience)) return;
     const Passed passed{*this};
-    if (!all.empty()) {
+    if (owes) {
         const std::uint32_t gap = owed_gap_.exchange(0, std::memory_order_relaxed);
         for (const auto& target : all) target->number += gap;
     }
