@@ -222,8 +222,10 @@ class Broker(Life):
         route = topic.routes.get((peer, number))
         if route is not None:
             self._stale.pop(route, None)
-            if route.life != self._life(peer):  # of the one that had this id before
+            life = self._life(peer)
+            if route.life not in (0, life):  # of the one that had this id before
                 self._close_route(route)
+            route.life = life
         self._review(topic)
 
     def _life(self, peer: int) -> int:
