@@ -112,6 +112,7 @@ class Life(ABC):
 
     async def __aenter__(self) -> Self:
         if self._asks:
+            self.node.start()  # here: it remembers the loop for handlers that are coroutines
             await asyncio.to_thread(self._prepare)
         return self.start()
 
