@@ -1038,6 +1038,9 @@ TEST("handlers that flood each other end in time-outs at the worst, never in sil
         };
         Handler handler_a(*a, kKind, echo(*a, 2), 64), handler_b(*b, kKind, echo(*b, 1), 64);
         introduce(*a, *b);
+        // Connected both ways before: to open a connection may take longer than a handler waits here.
+        CHECK_OK(send(*a, 2, kKind + 1, "x"));
+        CHECK_OK(send(*b, 1, kKind + 1, "x"));
         for (int i = 0; i < 10; ++i) {
             CHECK_OK(send(*a, 2, kKind, std::string(100, 'x')));
             sent.fetch_add(1);

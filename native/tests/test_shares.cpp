@@ -99,7 +99,7 @@ class Model {
             renew(entry);
         }
         entry.credits -= used;
-        return entry.credits < -step_ ? -entry.credits : 0;
+        return entry.credits < -2 * step_ ? -entry.credits : 0;
     }
     bool anybody_has_credits() const {
         return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
