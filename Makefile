@@ -51,8 +51,13 @@ native-test: $(VENV)/.tools
 	$(BIN)/cmake --build build/native
 	$(BIN)/ctest --test-dir build/native --output-on-failure -j $(JOBS)
 
+# All of them in two processes side by side; TESTS=... runs what it names, in one.
 python-test: build
+ifeq ($(origin TESTS), file)
+	$(BIN)/python tests/in_halves.py $(PYTEST_ARGS)
+else
 	$(BIN)/pytest $(TESTS) $(PYTEST_ARGS)
+endif
 
 stress: build
 	ANTIPHON_STRESS=full $(BIN)/pytest tests/stress -m stress --timeout=3600 $(PYTEST_ARGS)

@@ -85,7 +85,9 @@ def perform(stage: Stage) -> dict[str, object]:
         bus.subscribe("flood", count)
         sub = bus.subscribe("paced", on_time)
         worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER, channel, str(RATE)], stdin=subprocess.PIPE
+            [sys.executable, "-c", WORKER, channel, str(RATE)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us: it might meet an interpreter that begins
         )
         try:
             with stage.now("the other process starts"):
