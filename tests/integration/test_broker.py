@@ -102,7 +102,6 @@ SAME: list[Callable[..., None]] = [
     test_bus_handlers.test_one_scheduler_thread_is_enough,
     test_bus_policies.test_drop_newest_keeps_what_came_first,
     test_bus_policies.test_drop_oldest_keeps_what_came_last,
-    test_bus_policies.test_each_topic_of_a_dropping_subscription_tells_its_own_losses,
 ]
 SAME_ON_LOOPS: list[Callable[..., None]] = [
     test_bus_asyncio.test_a_coroutine_iterates_a_subscription_and_publishes_meanwhile,
