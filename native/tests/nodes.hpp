@@ -5,6 +5,7 @@
 // what one is in Python: sent like a message, waited for, given up.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,14 +24,38 @@ using Status = Attempt::Status;
 
 inline constexpr std::uint16_t kKind = 100;
 
+// A directory of this process alone, for its sockets; gone when the process ends well.
+class Directory {
+public:
+    Directory() {
+        std::string pattern = (std::filesystem::temp_directory_path() / "antiphon-test-XXXXXX").string();
+        CHECK(mkdtemp(pattern.data()) != nullptr);
+        path_ = pattern;
+    }
+    ~Directory() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    Directory(const Directory&) = delete;
+    Directory& operator=(const Directory&) = delete;
+
+    const std::filesystem::path& path() const { return path_; }
+
+private:
+    std::filesystem::path path_;
+};
+
 // An address of this scheme that nobody uses. TCP gets its port from the kernel.
 inline std::string fresh_address(const std::string& scheme) {
     static std::atomic<int> next{0};
-    const std::string name = "antiphon-test-" + std::to_string(getpid()) + "-" + std::to_string(next.fetch_add(1));
+    const std::string name = std::to_string(next.fetch_add(1));
     if (scheme == "tcp") return "tcp://127.0.0.1:0";
     if (scheme == "tcp6") return "tcp://[::1]:0";
-    if (scheme == "unix") return "unix:///tmp/" + name + ".sock";
-    return "inproc://" + name;
+    if (scheme == "unix") {
+        static const Directory directory;
+        return "unix://" + (directory.path() / name).string();
+    }
+    return "inproc://antiphon-test-" + name;
 }
 
 inline NodeOptions options(std::uint16_t id, const std::string& scheme = "tcp") {
