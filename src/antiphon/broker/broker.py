@@ -23,7 +23,7 @@ from antiphon.broker.config import BrokerConfig
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure
-from antiphon.node.life import Life, begin, end
+from antiphon.node.life import Owner, begin, end
 from antiphon.topics.announcements import Subscribed, Want, encode
 from antiphon.topics.names import TopicIndex, check_topic
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
@@ -65,7 +65,7 @@ class BrokerStatistics:
     """Events for subscriptions that could not be reached."""
 
 
-class Broker(Life):
+class Broker(Owner):
     """Passes events on between the buses whose address it is.
 
     ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.

@@ -1,4 +1,4 @@
-"""Beginning and end of whatever owns a node: ``with``, ``async with``, `close` and its twin."""
+"""Beginning and end, the same for a node and for what owns one: ``with``, `close` and its twin."""
 
 from __future__ import annotations
 
@@ -7,72 +7,57 @@ import functools
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from antiphon._core import on_scheduler_thread
 from antiphon.errors import Closed, WouldBlock
 from antiphon.node.future import Future, Job
 from antiphon.node.loops import refuse_to_block
-from antiphon.node.node import Node
 
-__all__ = ["Life", "begin", "end"]
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+
+__all__ = ["Life", "Owner", "begin", "end"]
 
 log = logging.getLogger("antiphon.node")
 
 _PAUSE = 0.25
 
 
-class Life(ABC):
-    """A bus or a broker, from `start` to `close`. All methods are thread-safe."""
+class Life:
+    """From `start` to `close`: ``_state`` is new, then running, then closed."""
 
-    _name: ClassVar[str]
+    _name: str
     """What messages call it."""
 
-    node: Node
-    """The node that everything runs over."""
+    _state: str
 
-    def __init__(self) -> None:
-        self._state = "new"  # then running, then closed
+    if TYPE_CHECKING:
 
-    @abstractmethod
+        @property
+        def _forked(self) -> bool: ...
+
+        def _close_now(self, drain: float) -> None:
+            """The end itself, on a thread that may wait."""
+
     def start(self) -> Self:
         """Begins. ``with`` does it."""
-
-    _asks = False
-    """Whether `start` has to wait for somebody's answer first."""
-
-    def _prepare(self) -> None:
-        """Asks and waits for it; where a loop runs, on another thread."""
-
-    @abstractmethod
-    def _close_now(self, drain: float) -> None:
-        """The end itself, on a thread that may wait."""
-
-    @abstractmethod
-    def _turn(self) -> None:
-        """What its own thread does again and again; waits by itself when there is nothing."""
-
-    def _run(self) -> None:
-        while self._state == "running":
-            try:
-                self._turn()
-            except Exception:  # everybody relies on this thread
-                log.exception("a %s could not do its rounds; it goes on trying", self._name)
-                time.sleep(_PAUSE)
+        raise NotImplementedError
 
     def close(self, drain: float = 5.0) -> None:
-        """Ends it, and its node if that is its own; blocks for about ``drain`` seconds at most.
+        """Ends it; blocks for at most about ``drain`` seconds, plus one.
 
-        What was published is delivered and what came is handled in that time. A second call does
-        nothing; inside a handler it raises `WouldBlock`.
+        What came is handled and what was sent or published goes on its way, for at most ``drain``
+        seconds. Everyone who waits wakes with `Closed`, and all threads are joined; a handler
+        that does not return in time is left to itself and logged. A second call does nothing.
+        Inside a handler it raises `WouldBlock`: the handler would wait for itself.
         """
         if on_scheduler_thread():
             raise WouldBlock(
                 "close() inside a handler would wait for that handler; close from another thread"
             )
-        if self.node._forked:
+        if self._forked:
             return
         if self._state == "running":
             refuse_to_block("close()", "close_async() or 'async with'")
@@ -90,15 +75,8 @@ class Life(ABC):
         """Whether it was closed, or is closing."""
         return self._state == "closed"
 
-    def wait(self) -> None:
-        """Blocks until its node is closed, or SIGINT or SIGTERM arrives."""
-        self.node.wait()
-
-    def wait_async(self) -> Future[None]:
-        """Done when its node is closed. Signals are the event loop's to handle."""
-        return self.node.wait_async()
-
     def __enter__(self) -> Self:
+        # Leaving would wait: better to say so before anything has begun.
         refuse_to_block(f"'with {self._name}:'", f"'async with {self._name}:'")
         return self.start()
 
@@ -111,9 +89,6 @@ class Life(ABC):
         self.close(drain=5.0 if kind is None else 0.0)
 
     async def __aenter__(self) -> Self:
-        if self._asks:
-            self.node.start()  # here: it remembers the loop for handlers that are coroutines
-            await asyncio.to_thread(self._prepare)
         return self.start()
 
     async def __aexit__(
@@ -129,21 +104,67 @@ class Life(ABC):
             f"a {type(self).__name__} holds sockets and threads; make one in each process instead"
         )
 
+
+class Owner(Life):
+    """A bus or a broker: something over a node, with a thread that does its rounds."""
+
+    node: Node
+    """The node that everything runs over."""
+
+    _asks = False
+    """Whether `start` has to wait for somebody's answer first."""
+
+    def __init__(self) -> None:
+        self._state = "new"
+
+    @property
+    def _forked(self) -> bool:
+        return self.node._forked
+
+    def _prepare(self) -> None:
+        """Asks and waits for it; where a loop runs, on another thread."""
+
+    def _turn(self) -> None:
+        """What its own thread does again and again; waits by itself when there is nothing."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        while self._state == "running":
+            try:
+                self._turn()
+            except Exception:  # everybody relies on this thread
+                log.exception("a %s could not do its rounds; it goes on trying", self._name)
+                time.sleep(_PAUSE)
+
+    def wait(self) -> None:
+        """Blocks until its node is closed, or SIGINT or SIGTERM arrives."""
+        self.node.wait()
+
+    def wait_async(self) -> Future[None]:
+        """Done when its node is closed. Signals are the event loop's to handle."""
+        return self.node.wait_async()
+
+    async def __aenter__(self) -> Self:
+        if self._asks:
+            self.node.start()  # here: it remembers the loop for handlers that are coroutines
+            await asyncio.to_thread(self._prepare)
+        return self.start()
+
     def _check_open(self) -> None:
         self.node._check_process()
         if self._state == "closed":
             raise Closed(f"this {self._name} is closed; make a new one", what=self._name)
 
 
-_running: dict[Life, None] = {}
+_running: dict[Owner, None] = {}
 
 
-def begin(one: Life) -> None:
+def begin(one: Owner) -> None:
     """It is closed when the interpreter ends, if nobody has done it before."""
     _running[one] = None
 
 
-def end(one: Life) -> None:
+def end(one: Owner) -> None:
     """It was closed."""
     _running.pop(one, None)
 

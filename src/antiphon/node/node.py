@@ -17,7 +17,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
 from typing_extensions import Buffer
@@ -39,6 +38,7 @@ from antiphon.node.future import Future, Job, RequestFuture
 from antiphon.node.inbox import Batch, Inbox
 from antiphon.node.kernel import cores, report_kernel_caps
 from antiphon.node.later import Later
+from antiphon.node.life import Life
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import Shared, Shares, check_share
 from antiphon.node.statistics import (
@@ -85,7 +85,7 @@ class Registration:
         raise TypeError("a Registration belongs to its node; make one with on() in each process")
 
 
-class Node(NodeCore):
+class Node(NodeCore, Life):
     """One process among others, known by a 16-bit number.
 
     ``peers`` and `add_peer` say where others are; a connection is opened by the first message in
@@ -170,6 +170,8 @@ class Node(NodeCore):
 
     # --- life -------------------------------------------------------------------------------
 
+    _name = "node"
+
     def start(self) -> Self:
         """Listens and begins to run. ``with node:`` does it. Raises OSError if it cannot listen.
 
@@ -192,31 +194,6 @@ class Node(NodeCore):
         for handler in self._coroutines:
             handler.start(cast("asyncio.AbstractEventLoop", self._loop))
         return self
-
-    def close(self, drain: float = 5.0) -> None:
-        """Ends the node; blocks for at most about ``drain`` seconds, plus one.
-
-        What was received is handled and what was sent is written out, for at most ``drain``
-        seconds. Everyone who waits wakes with `Closed`, and all threads are joined; a handler
-        that does not return in time is left to itself and logged. A second call does nothing.
-        Inside a handler it raises `WouldBlock`: the handler would wait for itself.
-        """
-        if on_scheduler_thread():
-            raise WouldBlock(
-                "close() inside a handler would wait for that handler; close from another thread"
-            )
-        if self._forked:
-            return
-        if self._state == "running":
-            refuse_to_block("close()", "close_async() or 'async with'")
-        self._close_now(drain)
-
-    def close_async(self, drain: float = 5.0) -> Future[None]:
-        """`close` for a coroutine; the work is done by a thread of its own."""
-        job: Job[None] = Job()
-        work = functools.partial(self._close_now, drain)
-        threading.Thread(target=job.run, args=(work,), name="ap-close").start()
-        return job
 
     def _close_now(self, drain: float) -> None:
         until = time.monotonic() + drain
@@ -278,30 +255,6 @@ class Node(NodeCore):
             job.set(None)
         return job
 
-    async def __aenter__(self) -> Self:
-        return self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close_async(drain=5.0 if kind is None else 0.0)
-
-    def __enter__(self) -> Self:
-        # Leaving would wait: better to say so before anything has begun.
-        refuse_to_block("'with node:'", "'async with node:'")
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(drain=5.0 if kind is None else 0.0)
-
     def __del__(self) -> None:
         # A node that never got through __init__ has no state.
         if getattr(self, "_state", "closed") == "running" and not self._forked:
@@ -332,16 +285,8 @@ class Node(NodeCore):
         # A forked child has no listener, and the core's lock may be held for ever there.
         return "" if self._forked else self._address
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed, or is closing."""
-        return self._state == "closed"
-
     def __repr__(self) -> str:
         return f"<Node {self.id} {self.address or 'without listener'} {self._state}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Node holds sockets and threads; make one in each process instead")
 
     # --- receiving --------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from antiphon.errors import (
 from antiphon.node import TLS, Future, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.coroutines import is_coroutine, no_loop
-from antiphon.node.life import Life, begin, end
+from antiphon.node.life import Owner, begin, end
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import check_share
 from antiphon.topics.announcements import Subscribed
@@ -92,7 +92,7 @@ class BusStatistics:
     """Who holds which part of this node's time."""
 
 
-class Bus(Life):
+class Bus(Owner):
     """Publish and subscribe by topic, on a channel that all parties name alike.
 
     ``local://name`` is this machine (and this user), with nothing to configure;
