@@ -6,7 +6,8 @@ Receives parked messages from the core, hands them to whichever thread asks.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
+import time
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from antiphon._core import Batch, InboxCore
 from antiphon.errors import Closed, ReceiveTimeout
@@ -76,6 +77,7 @@ class Inbox(Generic[T]):
     async def receive_async(self, timeout: float | None = None) -> tuple[int, T]:
         """`receive` for a coroutine; several may wait, on one event loop at a time."""
         loop = asyncio.get_running_loop()
+        began = time.monotonic()  # a loop's own clock may stand still for a while
         until = None if timeout is None else loop.time() + timeout
         while True:
             item: tuple[int, T] | None = self._core.try_receive()
@@ -100,7 +102,7 @@ class Inbox(Generic[T]):
                 raise ReceiveTimeout(
                     f"nothing came for {self._what} in {timeout} s; wait longer, or look whether "
                     "anybody sends",
-                    waited=cast("float", timeout),
+                    waited=time.monotonic() - began,
                 ) from None
             finally:
                 self._waiting.discard(came)
