@@ -145,10 +145,9 @@ Nanos ReadyQueue::charge(Task& task, Nanos used) {
         task.credits_ = 0;
         renew(task);
     }
+    const Nanos granted = allowance(task);
     task.credits_ -= used;
-    // A step more than it had is granted to the last slice of a period, and its end is noticed within
-    // another: whoever keeps to that has kept to its share.
-    return task.credits_ < -2 * step_ ? -task.credits_ : 0;
+    return used > granted + step_ ? used - granted : 0;
 }
 
 }  // namespace antiphon

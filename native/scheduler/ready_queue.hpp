@@ -41,8 +41,8 @@ class ReadyQueue {
 
     // How long a slice may be by the task's credits; at least one step.
     Nanos allowance(const Task& task) const;
-    // Takes what a slice has used from the task's credits. The result is by how much it has overrun
-    // them: up to a step is what a queue of steps cannot tell.
+    // Takes what a slice has used from the task's credits. The result is by how much it has overrun what
+    // it was allowed: up to a step is what a queue of steps cannot tell.
     Nanos charge(Task& task, Nanos used);
 
     Nanos period() const { return period_; }

@@ -98,8 +98,9 @@ class Model {
             entry.credits = 0;
             renew(entry);
         }
+        const Nanos granted = std::max(step_, entry.credits);
         entry.credits -= used;
-        return entry.credits < -2 * step_ ? -entry.credits : 0;
+        return used > granted + step_ ? used - granted : 0;
     }
     bool anybody_has_credits() const {
         return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
