@@ -4,7 +4,6 @@
 #include <ctime>
 
 #include "base/wait.hpp"
-#include "bindings/event.hpp"
 #include "bindings/packed.hpp"
 
 namespace antiphon::python {
@@ -621,10 +620,10 @@ void Publisher::settle_waiting() {
     std::size_t left_over = 0;
     send_rest(load, rest, deadline, began, nullptr, at, left_over);
     if (origin_ == 0) return;
-    for (std::size_t i = 0; i < rest.size(); ++i) {
-        if (rest[i].done != 0 || gone(*rest[i].target)) continue;
-        rest[i].target->owed = true;  // the next time
-        --rest[i].target->number;     // so nothing is missed
+    for (const Rest& one : rest) {
+        if (one.done != 0 || gone(*one.target)) continue;
+        one.target->owed = true;  // the next time
+        --one.target->number;     // so nothing is missed
         owes_large_.store(true, std::memory_order_relaxed);
     }
 }

@@ -156,6 +156,7 @@ class Publisher {
     void wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos patience);
     void send_within(const Load& load, std::vector<Rest>& alone, Nanos length);
     bool take_for_relay(std::size_t count, Nanos patience);
+    void pass_up(std::size_t count);
     bool filters() const;
     Passing passing(const Load& load, std::uint32_t number) const;
     EventHead head_at(const Load& load, std::size_t i, std::uint32_t number) const;

@@ -24,7 +24,8 @@ bool Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed,
         relay_to(chosen, views.data(), views.size(), arrived, patience);
         return true;
     }
-    for (const EventView& view : views) {
+    for (std::size_t at = 0; at < views.size(); ++at) {
+        const EventView& view = views[at];
         // A publisher that keeps its last event sends it again to whoever asks again, as a broker may.
         if (retains_ && view.head.sequence <= last_relayed_) continue;
         last_relayed_ = view.head.sequence;
@@ -35,7 +36,10 @@ bool Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed,
             properties = Reference::steal(PyDict_New());
         }
         chosen.clear();
-        if (!properties || !wanted(properties.get(), chosen)) return false;
+        if (!properties || !wanted(properties.get(), chosen)) {
+            pass_up(views.size() - at);
+            return false;
+        }
         if (retains_) keep_properties(properties.get(), chosen);
         relay_to(chosen, &view, 1, arrived, patience);
         if (closed_) return true;
@@ -49,9 +53,14 @@ bool Publisher::take_for_relay(std::size_t count, Nanos patience) {
     Scheduler::Blocked blocked;
     Outcome outcome;
     if (take(now_ns() + patience, nullptr, outcome)) return true;
+    pass_up(count);
+    return false;
+}
+
+// These reach nobody; whoever gets the next one is told.
+void Publisher::pass_up(std::size_t count) {
     owed_gap_.fetch_add(static_cast<std::uint32_t>(count), std::memory_order_relaxed);
     dropped_.fetch_add(count, std::memory_order_relaxed);
-    return false;
 }
 
 void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived,
