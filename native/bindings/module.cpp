@@ -356,7 +356,10 @@ nb::dict meter_dict(const Tasks& tasks) {
 }
 
 nb::dict registration_meter_dict(const Handle& handle) {
+    const Handle::Past past = handle.past();
     nb::dict d = meter_dict(tasks_of(handle));
+    d["slices"] = nb::cast<double>(d["slices"]) + static_cast<double>(past.slices);
+    d["overruns"] = nb::cast<double>(d["overruns"]) + static_cast<double>(past.overruns);
     const Registration& registration = handle.registration();
     d["pending"] = registration.queue->pending();
     d["found"] = registration.queue->found();

@@ -46,6 +46,7 @@ bool Handle::close() {
     tasks.swap(tasks_);
     if (tasks.empty()) return true;
     bool raised = false;
+    Past past;
     {
         Released released;
         node_->remove_registration(registration_);
@@ -62,6 +63,8 @@ bool Handle::close() {
                     break;
                 }
             }
+            past.slices += task->meter.slices.load(std::memory_order_relaxed);
+            past.overruns += task->meter.overruns.load(std::memory_order_relaxed);
         }
         // A handler may close its own registration, or be left running: its task is in use then.
         if (ended) {
@@ -70,6 +73,7 @@ bool Handle::close() {
             retired_.swap(tasks);
         }
     }
+    past_ = past;
     drop();
     return !raised;
 }

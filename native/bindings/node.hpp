@@ -35,6 +35,11 @@ class Handle {
     void route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Publisher> to);
     const std::vector<std::shared_ptr<HandlerTask>>& tasks() const { return tasks_; }
     bool retired() const { return !retired_.empty(); }
+    // What its tasks had done when they ended.
+    struct Past {
+        std::uint64_t slices = 0, overruns = 0;
+    };
+    const Past& past() const { return past_; }
     bool active() const { return registration_->active.load(std::memory_order_relaxed); }
 
    private:
@@ -42,6 +47,7 @@ class Handle {
     std::shared_ptr<Registration> registration_;
     std::shared_ptr<Handler> handler_;
     std::vector<std::shared_ptr<HandlerTask>> tasks_, retired_;
+    Past past_;
     double share_ = 0;
 };
 

@@ -111,6 +111,9 @@ def test_who_overruns_its_share_is_reported_and_nobody_else(channel: str) -> Non
             assert conformance.full == 0.0
         mine = counts["over/*"]
         assert told[0].overruns <= mine["overruns"] <= mine["slices"]
+        ended = over.statistics()  # nothing is forgotten with the end
+        assert ended["overruns"] >= mine["overruns"]
+        assert ended["slices"] >= mine["slices"]
         assert counts["good"]["overruns"] == 0
         assert all(one["handled"] > 0 for one in counts.values())
 
