@@ -15,6 +15,7 @@ import socket
 import stat
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -645,6 +646,53 @@ def test_a_directory_in_which_others_have_a_say_is_refused(
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be made"):
         LocalFinder("plant", tmp_path / "no" / "where").claim()
+
+
+_ON_A_FULL_DISK = """
+import os, pathlib, sys, time
+from antiphon import Bus, ConfigError
+place = pathlib.Path(os.environ["XDG_RUNTIME_DIR"])
+full = place / "full"
+full.write_bytes(bytes(8192))
+bus = Bus("local://plant")
+try:
+    bus.start()
+except ConfigError as error:
+    assert error.setting == "directory", error.setting
+    print(error)
+else:
+    sys.exit("it started without a word to the others")
+finally:
+    bus.close()
+full.unlink()
+with Bus("local://plant") as bus, Bus("local://plant") as other:
+    other.subscribe("temperature", print)
+    publisher = bus.publisher("temperature")
+    deadline = time.monotonic() + 20
+    while publisher.subscribers != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+print("well")
+"""
+
+
+@pytest.mark.needs("netns")
+def test_a_full_disk_is_said_and_once_there_is_room_all_is_well(tmp_path: Path) -> None:
+    mount = 'mount -t tmpfs -o mode=0700,size=8k none "$0" && exec "$@"'
+    command = ["unshare", "-Urm", "--", "sh", "-c", mount, str(tmp_path), sys.executable]
+    done = subprocess.run(
+        [*command, "-c", _ON_A_FULL_DISK],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert said[-1] == "well"
+    assert "No space left on device" in said[0]
+    assert str(tmp_path) in said[0]
 
 
 def test_the_directory_is_the_runtime_one_or_a_temporary_one(

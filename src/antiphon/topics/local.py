@@ -124,13 +124,16 @@ class LocalFinder(ThreadedFinder):
             try:
                 self._id = self._draw() if wanted is None else self._take(wanted)
             except OSError as error:
-                raise ConfigError(
-                    f"no file can be made and locked in {self.directory} ({error}); free some "
-                    "space there, or give another directory",
-                    setting="directory",
-                    value=str(self.directory),
-                ) from error
+                raise self._refusal("no file can be made and locked", error) from error
             return self._id
+
+    def _refusal(self, what: str, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"{what} in {self.directory} ({error}); free some space there, or give another "
+            "directory",
+            setting="directory",
+            value=str(self.directory),
+        )
 
     def socket_path(self, id: int) -> str:
         """Where the node of that id listens. Raises `ConfigError` if no socket can have the path.
@@ -246,7 +249,10 @@ class LocalFinder(ThreadedFinder):
         text = json.dumps(facts).encode()
         line = b"%b %08x\n" % (text, zlib.crc32(text))
         file = self._handles["line"].fileno()
-        os.pwrite(file, line, 0)
+        try:
+            os.pwrite(file, line, 0)
+        except OSError as error:
+            raise self._refusal("nothing can be written", error) from error
         if os.fstat(file).st_size > len(line):
             os.ftruncate(file, len(line))
         return float("inf")
@@ -279,7 +285,8 @@ class LocalFinder(ThreadedFinder):
                 return
             self._prepare()
             if self._place(self._id, 0.0):
-                self._tell(self._me)
+                self._tell_at = now  # and again, if it fails
+                self._tell_at = self._tell(self._me)
                 self._complain(
                     "mended",
                     f"somebody has removed {self._path(self._id)}; it was made again, but a socket "
