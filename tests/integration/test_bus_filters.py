@@ -208,8 +208,7 @@ def test_an_event_that_has_outlived_its_use_is_not_handed_out(channel: str, how:
             eventually(lambda: sum(map(len, batches)) == 3, PATIENCE)
             assert [data for batch in batches for data in batch] == [one for one, _, _ in wanted]
             # The last two may come apart.
-            assert [batch.missed for batch in batches][:2] == [0, 4]
-            assert sum(batch.missed for batch in batches) == 4
+            assert [batch.missed for batch in batches] in ([0, 4], [0, 4, 0])
         assert subscription.statistics()["expired"] == 4
         assert subscription.statistics()["missed"] == 4
 

@@ -52,6 +52,7 @@ def target(control: Control, timeout: float) -> None:
                 errors=counters.protocol_errors,
                 buffers=counters.buffer_bytes,
                 large=counters.large_bytes_in_use,
+                unknown=counters.drops["unknown_kind"],
                 peers=[info.id for info in counters.connections if info.receiving or info.sending],
             )
 
@@ -307,6 +308,19 @@ def test_a_peer_that_breaks_the_protocol_is_disconnected_at_once(
     facts = pelted.statistics()
     assert facts["errors"] >= errors + 3
     assert facts["peers"] == [2]
+
+
+def test_a_kind_that_a_newer_library_may_use_is_skipped_and_counted(attacked: Attacked) -> None:
+    facts = attacked.statistics()
+    with attacked.dial() as stranger, attacked.undisturbed():
+        stranger.hand_shake(7)
+        stranger.keep_alive()
+        for kind in (34, 63):
+            stranger.say(frame(kind, b"of the library, but unheard of"))
+        eventually(lambda: attacked.statistics()["unknown"] == facts["unknown"] + 2)
+        assert not stranger.dropped_within(0.5)
+        assert 7 in attacked.statistics()["peers"]
+    assert attacked.statistics()["errors"] == facts["errors"]
 
 
 def test_a_fragment_that_was_never_reserved_is_skipped(attacked: Attacked) -> None:
