@@ -143,6 +143,7 @@ void HandlerTask::account(std::uint32_t before, std::uint32_t left, std::uint64_
         node_->progress(run_, run_.size() - left);
     } else {
         if (left != 0) leave_rest();
+        node_->handled(run_);
         node_->finish(run_);
         begun_ = false;
         registration_->queue->done(slice_);
