@@ -11,17 +11,6 @@
 
 namespace antiphon {
 
-namespace {
-
-// Up to so many messages at once come one by one, and the next is waited for. Of a stream the selector's
-// thread reads more while these are handled.
-constexpr std::uint32_t kSingly = 4;
-constexpr Nanos kSilent = kMillisecond;
-
-bool silent(const Peer& peer) { return now_ns() - peer.used.load(std::memory_order_relaxed) > kSilent; }
-
-}  // namespace
-
 Lead::Lead(Node& node, Peer& peer, Channel* Peer::*which) : node_(node), peer_(peer), which_(which) {
     if (which == nullptr) return;
     Selector::Turn turn(node.selector_, std::try_to_lock);
@@ -63,9 +52,9 @@ void Lead::wait(Nanos until) {
         std::uint64_t drained;
         [[maybe_unused]] const ssize_t ignored = read(peer_.lead_wake, &drained, sizeof drained);
     }
-    if (watched[0].revents == 0) return;
+    // Woken: perhaps because the channel is closed, and its descriptor somebody else's by now.
     Selector::Turn turn(node_.selector_);
-    if (still() && !channel_->paused) {
+    if (watched[0].revents != 0 && still() && !channel_->paused) {
         peer_.led.store(false, std::memory_order_relaxed);  // what this thread does need not wake it
         channel_->ready(EPOLLIN);  // throws nothing
         peer_.led.store(true, std::memory_order_seq_cst);
@@ -76,47 +65,6 @@ void Lead::wait(Nanos until) {
         if (still()) channel_->led = false;
         channel_ = nullptr;
     }
-}
-
-// --- threads without work ----------------------------------------------------------------------------
-
-void Node::handled(const Run& run) {
-    if (run.request || run.flow == nullptr) return;
-    Peer* peer = run.count <= kSingly ? run.flow->peer : nullptr;
-    if (peer != expected_.load(std::memory_order_relaxed)) expect(peer);
-}
-
-void Node::expect(Peer* peer) {
-    expected_.store(peer, std::memory_order_seq_cst);
-    // Whoever waits for one that has fallen silent is told.
-    if (Peer* led = led_.load(std::memory_order_seq_cst); led != nullptr && led != peer && silent(*led)) {
-        led->wake_leader();
-    }
-}
-
-bool Node::lead_expected(const std::function<bool()>& done) {
-    Peer* peer = expected_.load(std::memory_order_seq_cst);
-    if (peer == nullptr) return false;
-    const auto wanted = [&] {
-        return done() || now_ns() < peer->callers_until.load(std::memory_order_seq_cst) ||
-               (expected_.load(std::memory_order_seq_cst) != peer && silent(*peer)) ||
-               phase_.load(std::memory_order_seq_cst) != Phase::running;
-    };
-    if (wanted()) return false;
-    Lead lead(*this, *peer, &Peer::in);
-    if (!lead) return false;
-    led_.store(peer, std::memory_order_seq_cst);
-    if (options_.spin > 0) {
-        serving_spin_.wait(
-            [&] {
-                lead.wait(0);
-                return !lead || wanted();
-            },
-            [] {}, options_.spin);
-    }
-    while (lead && !wanted()) lead.wait(kNever);
-    led_.store(nullptr, std::memory_order_seq_cst);
-    return true;
 }
 
 }  // namespace antiphon

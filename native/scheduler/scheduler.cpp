@@ -47,11 +47,11 @@ void Scheduler::enqueue(Task& task) {
     ready_count_.store(ready_.size(), std::memory_order_seq_cst);
     // Whoever runs a slice or is still awake takes it next. Another thread is needed only to notice
     // when that slice does not end.
-    const bool attended = running_ == 0 ? eager_ : watcher_ != nullptr && !may_enter(now_ns());
+    const bool attended = running_ == 0 ? eager_ != nullptr : watcher_ != nullptr && !may_enter(now_ns());
     if (!attended) return wake_one();
     // A leader takes what it reads by itself. What others bring goes to a thread that sleeps, if there is
     // one: to stop leading takes the selector's turn, and whoever brings it may have that.
-    if (running_ == 0 && current_ != this && hooks_.leads()) wake_one();
+    if (running_ == 0 && worker_ != eager_ && hooks_.leads()) wake_one();
 }
 
 // The one that slept last: its core is likely to be awake and to have its data.
@@ -89,17 +89,17 @@ void Scheduler::work(Worker& worker) {
     std::unique_lock lock(mutex_);
     settle_in();
     while (!stopping_) {
-        if (ready_.empty() && running_ == 0 && !eager_) {
+        if (ready_.empty() && running_ == 0 && eager_ == nullptr) {
             // The last one to have worked stays awake for a moment: it is on a core, and its data in
             // the core's cache.
-            eager_ = true;
+            eager_ = &worker;
             lock.unlock();
             const std::function<bool()> wanted = [this] {
                 return ready_count_.load(std::memory_order_seq_cst) != 0 || stopping_.load(std::memory_order_seq_cst);
             };
             if (!hooks_.lead(wanted)) patience_.wait(wanted);
             lock.lock();
-            eager_ = false;
+            eager_ = nullptr;
             if (stopping_) break;
         }
         if (ready_.empty() || !may_enter(now_ns())) {

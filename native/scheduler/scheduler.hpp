@@ -168,7 +168,7 @@ class Scheduler {
     Patience patience_;
     // Written under the mutex; read by the thread that is eager.
     std::atomic<std::size_t> ready_count_{0};
-    bool eager_ = false;          // one thread leads, or stays awake for a moment, although nothing is ready
+    Worker* eager_ = nullptr;     // it leads, or stays awake for a moment, although nothing is ready
     Worker* watcher_ = nullptr;  // looks at a running slice from time to time
     int running_ = 0, blocked_ = 0;
     int humble_ = 0;  // of those that run: without a share

@@ -631,6 +631,41 @@ TEST("a handler asks its own node, on the only thread there is") {
     check_books(*node, *node, 6 * each, 6 * each);
 }
 
+TEST("a handler that waits for an answer passes on what it reads meanwhile, while another thread waits elsewhere") {
+    // No sign of life wakes anybody.
+    auto quiet = [](std::uint16_t id) {
+        NodeOptions one = options(id);
+        one.heartbeat = check::patience(60 * kSecond);
+        return make_node(one);
+    };
+    auto us = quiet(1), asker = quiet(2), asked = quiet(3);
+    Handler back(*us, kKind, OnRequest([&](const Question& question) { CHECK_OK(question.answer(question.text)); }));
+    Handler outer(*us, kKind + 1, OnRequest([&](const Question& question) {
+                      Request request(*us, 3, kKind + 2);
+                      CHECK_OK(request.send(question.text, patiently()));
+                      CHECK(request.wait(patiently()));
+                      CHECK_OK(question.answer(request.body()));
+                  }));
+    Handler asks_back(*asked, kKind + 2, OnRequest([&](const Question& question) {
+                          Request request(*asked, 1, kKind);
+                          CHECK_OK(request.send(question.text, patiently()));
+                          CHECK(request.wait(patiently()));
+                          CHECK_OK(question.answer(request.body()));
+                      }));
+    introduce(*us, *asker);
+    introduce(*us, *asked);
+    for (std::uint64_t i = 0; i < check::count(200, 5'000); ++i) {
+        Request request(*asker, 1, kKind + 1);
+        const std::string text = std::to_string(i);
+        CHECK_OK(request.send(text, patiently()));
+        CHECK(request.wait(patiently()));
+        CHECK_EQUAL(request.state(), State::answered);
+        CHECK(request.body() == text);
+        // Long enough for the thread that answered to wait for the next one.
+        if (i % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
 // --- ends ------------------------------------------------------------------------------------------------
 
 namespace {
