@@ -22,9 +22,7 @@ namespace {
 constexpr std::size_t kWriteChunk = 256 << 10;  // released at once, so that producers can go on
 constexpr std::size_t kWriteTurn = 4 << 20;     // then the others have their turn
 constexpr std::size_t kWorthwhile = 64 << 10;   // enough for a system call of its own
-// Frames per write, in the mean of the last few: from so many on it pays to gather them.
-constexpr double kDense = 3, kWrites = 8;
-constexpr int kMostFrames = 32;  // more need not be counted
+constexpr int kMostFrames = 64;  // more need not be counted
 constexpr Nanos kLinger = 100 * kMicrosecond, kLongestLinger = kMillisecond;
 constexpr std::size_t kReadTurn = 1 << 20;
 constexpr int kDeadAfter = 5;  // heartbeats
@@ -526,9 +524,9 @@ bool Node::write_some(Peer& peer, Channel& channel) {
                 return true;
             }
             const std::uint64_t waiting = ring.committed() - ring.head();
-            if (turn != 0 && peer.density >= kDense && waiting < kWorthwhile && selector_.precise() && !finishing_ &&
+            if (turn != 0 && traffic_.dense() && waiting < kWorthwhile && selector_.precise() && !finishing_ &&
                 !peer.ending) {
-                // Lately several came at a time, so more are likely to come: leave the mark set, so
+                // Lately much was written, so more is likely to come: leave the mark set, so
                 // that producers need not wake us, and look again in a moment. That gathers what a busy
                 // sender writes into fewer, larger system calls; the price is the moment, and only while
                 // traffic is dense.
@@ -548,9 +546,7 @@ bool Node::write_some(Peer& peer, Channel& channel) {
             peer.block_left = waiting;
             const char* data;
             const std::size_t bytes = ring.readable(data);
-            const double frames =
-                waiting >= kWorthwhile ? kMostFrames : count_frames(data, std::min<std::size_t>(bytes, waiting));
-            if (waiting != 0) peer.density += (frames - peer.density) / kWrites;
+            if (waiting != 0) traffic_.wrote(count_frames(data, std::min<std::size_t>(bytes, waiting)), now_ns());
         }
         if (peer.block_left == 0) {
             // Say that nobody writes, then look again: a producer that committed before sees its data

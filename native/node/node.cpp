@@ -51,7 +51,7 @@ Node::~Node() {
 
 Scheduler::Hooks Node::scheduler_hooks() {
     Scheduler::Hooks hooks = options_.hooks;
-    hooks.lead = [this](const std::function<bool()>& done) { return lead_expected(done); };
+    hooks.lead = [this](const std::function<bool()>& done) { return lead_asker(done); };
     hooks.leads = [this] { return led_.load(std::memory_order_seq_cst) != nullptr; };
     hooks.wake_leader = [this] {
         if (Peer* peer = led_.load(std::memory_order_seq_cst)) peer->wake_leader();

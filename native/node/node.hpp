@@ -19,13 +19,14 @@
 #include <vector>
 
 #include "base/descriptors.hpp"
+#include "base/patience.hpp"
 #include "buffers/pool.hpp"
 #include "frames/handshake.hpp"
 #include "node/channel.hpp"
 #include "node/helper.hpp"
 #include "node/lead.hpp"
-#include "base/patience.hpp"
 #include "node/peer.hpp"
+#include "node/traffic.hpp"
 #include "requests/requests.hpp"
 #include "scheduler/scheduler.hpp"
 #include "scheduler/task_queue.hpp"
@@ -302,11 +303,8 @@ class Node {
     // nothing else is about to be sent.
     Attempt try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
                        Message body, bool urgent);
-    // A task has handled all of it.
-    void handled(const Run& run);
-    // A scheduler thread without work waits on the channel on which the next message or request is
-    // expected, and reads it.
-    bool lead_expected(const std::function<bool()>& done);
+    // A scheduler thread without work waits on the channel that the last request came on, and reads it.
+    bool lead_asker(const std::function<bool()>& done);
     void lost_answer() { lost_answers_.fetch_add(1, std::memory_order_relaxed); }
     Outcome send_answer(Sending& sending, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
                         Message body);
@@ -321,8 +319,6 @@ class Node {
     friend class Lead;
     static constexpr int kWarningsPerTick = 10;
     enum class Phase : int { fresh, running, draining, closing, closed };
-
-    void expect(Peer* peer);  // to send next
 
     // send.cpp
     template <typename Fill>
@@ -475,9 +471,8 @@ class Node {
     InterestQueue<Peer> interests_;
     Requests requests_;
     Patience spin_, serving_spin_;  // of callers that wait for a response; of who waits for a request
-    // The last one whose request was answered, or whose messages come one by one. Null: they stream.
-    std::atomic<Peer*> expected_{nullptr};
-    std::atomic<Peer*> led_{nullptr};  // whose channel a scheduler thread leads
+    std::atomic<Peer*> asker_{nullptr};  // the last one whose request was answered
+    std::atomic<Peer*> led_{nullptr};    // whose channel a scheduler thread leads
     std::atomic<std::uint64_t> answers_{0}, lost_answers_{0}, requests_made_{0};
     std::function<void(Event)> on_event_;
 
@@ -525,6 +520,7 @@ class Node {
     std::atomic<std::uint64_t> granted_now_{0}, large_now_{0};
     Nanos tick_due_ = kNever, away_until_ = 0;
     std::size_t tick_turn_ = 0;
+    Traffic traffic_;
     int lingering_ = 0;  // connections that are written again in a moment
     bool finishing_ = false;  // rings are being written out for the last time
     std::uint32_t partings_ = 0;  // times that a peer was asked to part

@@ -176,7 +176,6 @@ class Peer {
     std::string lane_out;  // what is being written of `forward`; with the write token
     std::size_t lane_written = 0;
     std::uint64_t block_left = 0;  // bytes of the ring up to the next known frame boundary; token
-    double density = 0;            // frames that waited for a write, in the mean of the last few writes
     bool lingering = false;        // the selector looks at the ring again in a moment
     bool out_blocked = false;      // the socket takes no more; token
     std::map<std::uint16_t, std::unique_ptr<OutFlow>> out_flows;

@@ -17,6 +17,9 @@ using Status = Attempt::Status;
 constexpr std::uint64_t kFew = 2, kMany = 64;
 constexpr Nanos kInterruptEvery = 100 * kMillisecond;
 constexpr Nanos kCallersFirst = 100 * kMillisecond;
+constexpr Nanos kSilent = kMillisecond;
+
+bool silent(const Peer& peer) { return now_ns() - peer.used.load(std::memory_order_relaxed) > kSilent; }
 
 }  // namespace
 
@@ -133,9 +136,38 @@ Attempt Node::try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, 
                                           Filled{copy}, urgent ? Haste::at_once : Haste::usual);
     if (attempt.status == Status::sent) {
         answers_.fetch_add(1, std::memory_order_relaxed);
-        expect(&peer);
+        asker_.store(&peer, std::memory_order_seq_cst);
+        // Somebody else asks now: whoever waits for one that has fallen silent is told.
+        if (Peer* led = led_.load(std::memory_order_seq_cst); led != nullptr && led != &peer && silent(*led)) {
+            led->wake_leader();
+        }
     }
     return attempt;
+}
+
+bool Node::lead_asker(const std::function<bool()>& done) {
+    Peer* peer = asker_.load(std::memory_order_seq_cst);
+    if (peer == nullptr) return false;
+    const auto wanted = [&] {
+        return done() || now_ns() < peer->callers_until.load(std::memory_order_seq_cst) ||
+               (asker_.load(std::memory_order_seq_cst) != peer && silent(*peer)) ||
+               phase_.load(std::memory_order_seq_cst) != Phase::running;
+    };
+    if (wanted()) return false;
+    Lead lead(*this, *peer, &Peer::in);
+    if (!lead) return false;
+    led_.store(peer, std::memory_order_seq_cst);
+    if (options_.spin > 0) {
+        serving_spin_.wait(
+            [&] {
+                lead.wait(0);
+                return !lead || wanted();
+            },
+            [] {}, options_.spin);
+    }
+    while (lead && !wanted()) lead.wait(kNever);
+    led_.store(nullptr, std::memory_order_seq_cst);
+    return true;
 }
 
 Outcome Node::send_answer(Sending& sending, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,

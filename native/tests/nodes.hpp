@@ -161,7 +161,6 @@ class Handler : public Task {
                 // Credit for a part of a long run, as the bindings give it at the end of a slice.
                 if (cursor.left() % 64 == 0) node_.progress(run, run.size() - cursor.left());
             }
-            node_.handled(run);
             node_.finish(run);
             queue.done(slice_);
         }
