@@ -309,8 +309,6 @@ nb::dict registration_dict(const Registration& registration, const Handler* hand
 // Held while objects are made: that may let other threads run, and one of them close the registration.
 using Tasks = std::vector<std::shared_ptr<const Task>>;
 
-Tasks tasks_of(const Handle& handle) { return {handle.tasks().begin(), handle.tasks().end()}; }
-
 // What the schedule has made of a registration; of all its tasks together.
 nb::dict meter_dict(const Tasks& tasks) {
     double slices = 0, busy = 0, events = 0, full = 0, overruns = 0, longest = 0;
@@ -356,10 +354,7 @@ nb::dict meter_dict(const Tasks& tasks) {
 }
 
 nb::dict registration_meter_dict(const Handle& handle) {
-    const Handle::Past past = handle.past();
-    nb::dict d = meter_dict(tasks_of(handle));
-    d["slices"] = nb::cast<double>(d["slices"]) + static_cast<double>(past.slices);
-    d["overruns"] = nb::cast<double>(d["overruns"]) + static_cast<double>(past.overruns);
+    nb::dict d = meter_dict(handle.tasks());
     const Registration& registration = handle.registration();
     d["pending"] = registration.queue->pending();
     d["found"] = registration.queue->found();
@@ -383,7 +378,7 @@ nb::dict delay_dict(const Handle& handle) {
     double sum = 0;
     std::uint64_t events = 0, expired = 0, malformed = 0, missed = 0;
     Nanos longest = 0;
-    for (const auto& task : tasks_of(handle)) {
+    for (const auto& task : handle.tasks()) {
         const auto* subscription = dynamic_cast<const SubscriptionTask*>(task.get());
         const Delays* delays = subscription ? subscription->delays() : nullptr;
         if (delays == nullptr) continue;

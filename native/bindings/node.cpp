@@ -42,18 +42,16 @@ bool Handle::close() {
         raise_forked();
         return false;
     }
-    std::vector<std::shared_ptr<HandlerTask>> tasks;
-    tasks.swap(tasks_);
-    if (tasks.empty()) return true;
-    bool raised = false;
-    Past past;
+    if (tasks_.empty()) return true;
+    ended_.swap(tasks_);
+    const std::vector<std::shared_ptr<HandlerTask>> tasks = ended_;
+    bool raised = false, ended = !Scheduler::on_scheduler_thread();
     {
         Released released;
         node_->remove_registration(registration_);
         registration_->queue->set_on_ready(nullptr);
-        bool ended = !Scheduler::on_scheduler_thread();
         const Interrupted* interrupted = released.interrupted();
-        for (auto& task : tasks) {
+        for (const auto& task : tasks) {
             for (;;) {
                 const Nanos point = interrupted ? now_ns() + 100 * kMillisecond : kNever;
                 if (node_->scheduler().forget(*task, point)) break;
@@ -63,19 +61,22 @@ bool Handle::close() {
                     break;
                 }
             }
-            past.slices += task->meter.slices.load(std::memory_order_relaxed);
-            past.overruns += task->meter.overruns.load(std::memory_order_relaxed);
         }
         // A handler may close its own registration, or be left running: its task is in use then.
         if (ended) {
-            tasks.clear();
-        } else {
-            retired_.swap(tasks);
+            for (const auto& task : tasks) task->end();
         }
     }
-    past_ = past;
+    if (!ended) retired_.swap(ended_);
     drop();
     return !raised;
+}
+
+std::vector<std::shared_ptr<const Task>> Handle::tasks() const {
+    std::vector<std::shared_ptr<const Task>> all(tasks_.begin(), tasks_.end());
+    all.insert(all.end(), ended_.begin(), ended_.end());
+    all.insert(all.end(), retired_.begin(), retired_.end());
+    return all;
 }
 
 bool Handle::set_share(double share) {

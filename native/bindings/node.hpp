@@ -33,21 +33,16 @@ class Handle {
     bool set_share(double share);
     // Where the events of that publisher of that node go; null: nowhere.
     void route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Publisher> to);
-    const std::vector<std::shared_ptr<HandlerTask>>& tasks() const { return tasks_; }
     bool retired() const { return !retired_.empty(); }
-    // What its tasks had done when they ended.
-    struct Past {
-        std::uint64_t slices = 0, overruns = 0;
-    };
-    const Past& past() const { return past_; }
+    // Also those that have ended: what they have counted stays.
+    std::vector<std::shared_ptr<const Task>> tasks() const;
     bool active() const { return registration_->active.load(std::memory_order_relaxed); }
 
    private:
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;
     std::shared_ptr<Handler> handler_;
-    std::vector<std::shared_ptr<HandlerTask>> tasks_, retired_;
-    Past past_;
+    std::vector<std::shared_ptr<HandlerTask>> tasks_, ended_, retired_;
     double share_ = 0;
 };
 

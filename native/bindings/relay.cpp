@@ -37,6 +37,7 @@ bool Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed,
         }
         chosen.clear();
         if (!properties || !wanted(properties.get(), chosen)) {
+            sequence_.fetch_add(views.size() - at, std::memory_order_relaxed);
             pass_up(views.size() - at);
             return false;
         }

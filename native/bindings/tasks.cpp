@@ -58,10 +58,15 @@ Reference call(const Calls& handler, PyObject* source, std::uint16_t id, Referen
 
 }  // namespace
 
-HandlerTask::~HandlerTask() {
+HandlerTask::~HandlerTask() { end(); }
+
+void HandlerTask::end() {
+    if (ended_) return;
+    ended_ = true;
     if (begun_) {
         leave_rest();
         node_->finish(run_);
+        begun_ = false;
     }
     registration_->queue->end(slice_);
 }
@@ -143,7 +148,6 @@ void HandlerTask::account(std::uint32_t before, std::uint32_t left, std::uint64_
         node_->progress(run_, run_.size() - left);
     } else {
         if (left != 0) leave_rest();
-        node_->handled(run_);
         node_->finish(run_);
         begun_ = false;
         registration_->queue->done(slice_);

@@ -38,6 +38,8 @@ class HandlerTask : public Task {
         registration_->queue->begin(slice_);
     }
     ~HandlerTask() override;
+    // The scheduler has forgotten it: gives back what it holds. What it has counted stays.
+    void end();
     bool run_slice(Nanos until) override;
     std::uint64_t handled() const override { return handler_->handled.load(std::memory_order_relaxed); }
     bool filled() override { return registration_->queue->filled(); }
@@ -61,7 +63,7 @@ class HandlerTask : public Task {
     std::shared_ptr<Handler> handler_;
     Run run_;  // begun and not finished
     RunCursor cursor_;
-    bool begun_ = false;
+    bool begun_ = false, ended_ = false;
     TaskQueue::Slice slice_;
 };
 

@@ -211,6 +211,9 @@ def test_an_event_that_has_outlived_its_use_is_not_handed_out(channel: str, how:
             assert [batch.missed for batch in batches] in ([0, 4], [0, 4, 0])
         assert subscription.statistics()["expired"] == 4
         assert subscription.statistics()["missed"] == 4
+        subscription.close()
+        assert subscription.statistics()["expired"] == 4
+        assert subscription.statistics()["missed"] == 4
 
 
 def test_the_time_that_an_event_waits_at_its_publisher_counts(channel: str) -> None:
