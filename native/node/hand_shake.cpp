@@ -20,6 +20,10 @@ namespace {
 using State = Channel::State;
 
 // How long an incarnation has to answer before another may take its id.
+// It connects as soon as it has its answer.
+constexpr Nanos kPromised = 3 * kSecond;
+constexpr std::size_t kManyPromises = 256;
+
 Nanos probe_time(Nanos connect_timeout) { return std::min(kSecond, connect_timeout / 4); }
 
 std::string incarnation_text(std::uint16_t id, const std::string& address) {
@@ -198,8 +202,26 @@ void Node::got_hello(Channel& channel, std::string_view payload) {
     // that it is taken.
     channel.wire_in = 0;
     if (phase_.load(std::memory_order_acquire) != Phase::running) return channel_failed(channel, "closing");
+    if (!promise(hello.id, hello.incarnation)) {
+        return refuse(channel, Failure::Code::duplicate,
+                      "two nodes have id " + std::to_string(hello.id) + ": another one has just asked with it");
+    }
     if (Peer* other = find_peer(hello.id)) return settle_clash(channel, *other, answer);
     answer();
+}
+
+// Nobody else is told for a while that this id is free, if it is one of those that are drawn: two that
+// have drawn the same would both keep it, and only one could connect.
+bool Node::promise(std::uint16_t id, std::uint64_t incarnation) {
+    if (id < kFirstDrawnId) return true;
+    const Nanos now = selector_.now();
+    if (promises_.size() >= kManyPromises) {
+        std::erase_if(promises_, [now](const auto& one) { return one.second.until <= now; });
+    }
+    Promise& made = promises_[id];
+    if (made.until > now && made.incarnation != incarnation) return false;
+    made = {incarnation, now + kPromised};
+    return true;
 }
 
 void Node::got_reply(Channel& channel, std::string_view payload) {

@@ -60,7 +60,7 @@ Scheduler::Hooks Node::scheduler_hooks() {
 }
 
 void Node::draw_id() {
-    id_.store(static_cast<std::uint16_t>(32768 + random_u64() % 32768), std::memory_order_release);
+    id_.store(static_cast<std::uint16_t>(kFirstDrawnId + random_u64() % (65536 - kFirstDrawnId)), std::memory_order_release);
 }
 
 void Node::start() {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -134,6 +135,9 @@ struct PeerStatistics {
     std::uint32_t remote_age_ms;
     std::vector<FlowStatistics> flows_out, flows_in;
 };
+
+// Of those below, some are for brokers, which are not asked to give theirs up (broker/broker.py).
+inline constexpr std::uint16_t kFirstDrawnId = 36864;
 
 struct Registration {
     std::uint32_t flow = 0;
@@ -457,6 +461,7 @@ class Node {
 
     Peer& peer_for(std::uint16_t id);
     void draw_id();
+    bool promise(std::uint16_t id, std::uint64_t incarnation);
 
     NodeOptions options_;
     std::atomic<std::uint16_t> id_{0};
@@ -489,6 +494,11 @@ class Node {
     std::atomic<int> long_waits_{0};
     std::atomic<std::uint16_t> broker_{0};
     std::atomic<bool> id_settled_{false};  // others know it: no other is drawn
+    struct Promise {
+        std::uint64_t incarnation = 0;
+        Nanos until = 0;
+    };
+    std::map<std::uint16_t, Promise> promises_;  // the selector's: of ids to those who have asked with them
     std::vector<std::shared_ptr<Registration>> registrations_;  // by flow id; [0] is null
     std::string address_, bound_address_;
 

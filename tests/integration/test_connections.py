@@ -482,8 +482,30 @@ def test_a_dead_node_does_not_hold_its_id() -> None:
 
 def test_an_id_that_was_drawn_comes_from_the_upper_half() -> None:
     ids = {Node().id for _ in range(20)}
-    assert all(32768 <= drawn <= 65535 for drawn in ids)
+    assert all(36864 <= drawn <= 65535 for drawn in ids)
     assert len(ids) > 1
+
+
+@pytest.mark.parametrize(
+    ("id", "incarnations", "answers"),
+    [
+        (40000, (1, 2), (strangers.REPLY, strangers.REFUSE)),
+        (40000, (1, 1), (strangers.REPLY, strangers.REPLY)),
+        (5, (1, 2), (strangers.REPLY, strangers.REPLY)),
+    ],
+    ids=["drawn by two", "asked twice", "given"],
+)
+def test_of_two_who_ask_with_the_same_drawn_id_one_draws_another(
+    id: int, incarnations: tuple[int, int], answers: tuple[int, int]
+) -> None:
+    """As clients of a broker do before they connect: both would come with it otherwise."""
+    flags = strangers.NO_LISTENER | strangers.ASKS_WHO
+    with Node(1) as hub:
+        for incarnation, answer in zip(incarnations, answers, strict=True):
+            with Stranger.dial(hub.address) as asking:
+                record = strangers.hello(id, flags=flags, incarnation=incarnation)
+                asking.say(strangers.frame(strangers.HELLO, record))
+                assert asking.read().kind == answer
 
 
 def test_an_id_that_was_drawn_and_is_taken_is_drawn_again_silently() -> None:

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections import Counter, deque
@@ -33,6 +34,7 @@ __all__ = ["Broker", "BrokerStatistics"]
 
 log = logging.getLogger("antiphon.broker")
 
+_IDS = range(32768, 36864)  # nodes draw theirs from those above
 _GATHER = 0.002
 _SOON = 0.01
 _LINGER = 1.0  # of a way through the broker that nobody needs any more
@@ -89,7 +91,9 @@ class Broker(Owner):
         self.config = BrokerConfig.load() if config is None else config
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self.node = Node(id, listen=listen, secret=secret, tls=tls, config=node_config)
+        # Never one that a client draws: neither could give it up when the broker is back.
+        number = secrets.choice(_IDS) if id is None else id
+        self.node = Node(number, listen=listen, secret=secret, tls=tls, config=node_config)
         self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True, dials=False)
         self._ledger = self._neighbours.ledger
         self._ledger.version = 1  # clients expect a word even when there is nothing yet

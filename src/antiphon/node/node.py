@@ -90,7 +90,7 @@ class Node(NodeCore, Life):
 
     ``peers`` and `add_peer` say where others are; a connection is opened by the first message in
     either direction, and a node that connects to this one is known from then on. Without ``id``
-    the node draws one from 32768 to 65535. ``listen`` is an address (``tcp://host:port``,
+    the node draws one from 36864 to 65535. ``listen`` is an address (``tcp://host:port``,
     ``unix:///path``, ``inproc://name``); None makes a node that only dials. ``advertise`` is what
     peers are told to dial, where that differs. On loopback and unix sockets nothing need be
     configured. ``secret`` (text or bytes) is proven by both sides, and off loopback it is the key

@@ -35,7 +35,7 @@ RESERVE, RESERVED, CANCEL, PAD, DIAL_ME = range(17, 22)
 PACKED, FRAGMENT, LAST = 1, 2, 4
 MINE, YOURS = 0, 1
 """Whose data the channel carries, seen from the dialler."""
-HAS_SECRET, NO_LISTENER = 1, 2
+HAS_SECRET, NO_LISTENER, ASKS_WHO = 1, 2, 4
 
 
 class Frame(NamedTuple):
