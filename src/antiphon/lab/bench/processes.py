@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -40,12 +40,17 @@ class Child:
     Not thread-safe: one order at a time.
     """
 
-    def __init__(self, label: str, arguments: Sequence[str] = ("-m", WORKER)) -> None:
+    def __init__(
+        self,
+        label: str,
+        arguments: Sequence[str] = ("-m", WORKER),
+        program: str = sys.executable,
+    ) -> None:
         self.label = label
         # Already unlinked: nothing is left behind, however this process ends.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -156,9 +161,13 @@ class Crew:
 
     def start(self, label: str, arguments: Sequence[str] = ("-m", WORKER)) -> Child:
         """A new child, ended with the crew."""
+        return self.adopt(lambda: Child(label, arguments))
+
+    def adopt(self, start: Callable[[], Child]) -> Child:
+        """The child that ``start`` makes, ended with the crew."""
         # Ctrl-C between the start and the entry in the list would lose the child.
         with _deferred_interrupt():
-            child = Child(label, arguments)
+            child = start()
             self.children.append(child)
         return child
 

@@ -1,0 +1,150 @@
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import javax.xml.parsers.DocumentBuilderFactory;
+import org.jgroups.Address;
+import org.jgroups.Channel;
+import org.jgroups.Event;
+import org.jgroups.JChannel;
+import org.jgroups.Message;
+import org.jgroups.ReceiverAdapter;
+import org.jgroups.stack.IpAddress;
+import org.w3c.dom.Document;
+import org.w3c.dom.Element;
+
+/**
+ * A group of JGroups 2.12: a writer sends to all members, a reader counts what each of them sends.
+ *
+ * <p>The stacks are those in the jar, {@code udp.xml} and {@code tcp.xml}, as their users get them,
+ * but for addresses and ports. Thus the UDP stack joins by multicast to a port of its own with a
+ * time to live of 0, and on the loopback nothing leaves the machine.
+ */
+final class Groups extends Role {
+    private static final String MULTICAST = "239.255.77.77";
+    private static final long PATIENCE = 30_000_000_000L;
+
+    private final Map<Address, Sink> sources = new ConcurrentHashMap<>();
+    private final Object viewed = new Object();
+    private String stack;
+    private String name;
+    private JChannel channel;
+
+    private Groups(String role) {
+        super(role);
+    }
+
+    public static void main(String[] arguments) throws IOException {
+        new Groups(arguments[0]).obey();
+    }
+
+    @Override
+    protected String open(Facts order) throws Exception {
+        stack = order.text("stack", "udp");
+        if (!stack.equals("udp") && !stack.equals("tcp")) {
+            throw new IllegalArgumentException("the stack is udp or tcp, not " + stack);
+        }
+        name = order.text("channel", "antiphon-lab");
+        return writer ? "" : join(order.text("address", ""));
+    }
+
+    @Override
+    protected void connect(Facts order, Facts answer) throws Exception {
+        if (channel == null) {
+            answer.put("address", join(order.text("address", "")));
+        }
+        int wanted = (int) order.whole("members", 2);
+        long deadline = System.nanoTime() + PATIENCE;
+        synchronized (viewed) {
+            while (channel.getView().size() < wanted) {
+                long left = (deadline - System.nanoTime()) / 1_000_000;
+                if (left <= 0) {
+                    throw new IOException("not " + wanted + " members: " + channel.getView());
+                }
+                viewed.wait(Math.min(left, 100));
+            }
+        }
+        answer.put("members", channel.getView().size());
+    }
+
+    /** Join the members at the given addresses, comma separated; none begins a group. */
+    private String join(String addresses) throws Exception {
+        System.setProperty("jgroups.bind_addr", host);
+        Document document;
+        try (InputStream in = JChannel.class.getResourceAsStream("/" + stack + ".xml")) {
+            document = DocumentBuilderFactory.newInstance().newDocumentBuilder().parse(in);
+        }
+        int port = freePort();
+        if (stack.equals("udp")) {
+            port = addresses.isEmpty() ? port : port(addresses.split(",")[0]);
+            Element transport = element(document, "UDP");
+            transport.setAttribute("mcast_addr", MULTICAST);
+            transport.setAttribute("mcast_port", Integer.toString(port));
+            transport.setAttribute("ip_ttl", host.startsWith("127.") ? "0" : "1");
+        } else {
+            Element transport = element(document, "TCP");
+            transport.setAttribute("bind_port", Integer.toString(port));
+            transport.setAttribute("enable_diagnostics", "false");
+            StringBuilder hosts = new StringBuilder(host + "[" + port + "]");
+            for (String address : addresses.isEmpty() ? new String[0] : addresses.split(",")) {
+                hosts.append(',').append(host(address)).append('[').append(port(address));
+                hosts.append(']');
+            }
+            element(document, "TCPPING").setAttribute("initial_hosts", hosts.toString());
+        }
+        element(document, "pbcast.GMS").setAttribute("print_local_addr", "false");
+        channel = new JChannel(document.getDocumentElement());
+        channel.setOpt(Channel.LOCAL, false);
+        channel.setReceiver(new Receiver());
+        channel.connect(name);
+        if (stack.equals("udp")) {
+            return MULTICAST + ":" + port;
+        }
+        IpAddress own = (IpAddress) channel.downcall(
+                new Event(Event.GET_PHYSICAL_ADDRESS, channel.getAddress()));
+        return host + ":" + own.getPort();
+    }
+
+    /** On threads of JGroups; one at a time for each sender. */
+    private final class Receiver extends ReceiverAdapter {
+        @Override
+        public void receive(Message message) {
+            Sink sink = sources.get(message.getSrc());
+            if (sink == null) {
+                sink = sources.computeIfAbsent(message.getSrc(), source -> sink());
+            }
+            sink.take(message.getRawBuffer(), message.getOffset(), message.getLength());
+        }
+
+        @Override
+        public void viewAccepted(org.jgroups.View view) {
+            synchronized (viewed) {
+                viewed.notifyAll();
+            }
+        }
+    }
+
+    private int freePort() throws IOException {
+        try (ServerSocket probe = new ServerSocket(0, 1, InetAddress.getByName(host))) {
+            return probe.getLocalPort();
+        }
+    }
+
+    private static Element element(Document document, String tag) {
+        return (Element) document.getElementsByTagName(tag).item(0);
+    }
+
+    @Override
+    public void send(byte[] data) throws Exception {
+        channel.send(new Message(null, null, data));
+    }
+
+    @Override
+    protected void shut() {
+        if (channel != null) {
+            channel.close();
+        }
+    }
+}

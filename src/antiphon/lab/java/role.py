@@ -1,0 +1,110 @@
+"""A role of a run in a JVM, spoken to with the orders of ``lab.worker``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from antiphon.lab.java.programs import COLUMNS, JavaChild
+
+__all__ = ["JavaRole"]
+
+CHUNK = 1000
+
+
+class JavaRole(JavaChild):
+    """Translates orders on their way in, and answers on their way out.
+
+    One sender and one receiver: a plan's threads, scheduling class and cores do not reach a JVM,
+    and ``prepare`` says so where they are asked for.
+    """
+
+    def __init__(self, label: str, program: str, reads: bool, stack: str = "") -> None:
+        super().__init__(label, program, "reader" if reads else "writer")
+        self._stack = stack
+        self._groups = program == "Groups"
+        self._answers: deque[Callable[[float], dict[str, Any]]] = deque()
+
+    def tell(self, order: str, **arguments: Any) -> None:
+        translate = getattr(self, f"_tell_{order}", None)
+        if translate is None:
+            self._pass_on(order, **arguments)
+        else:
+            translate(**arguments)
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        return self._answers.popleft()(timeout)
+
+    def _pass_on(
+        self,
+        order: str,
+        change: Callable[[dict[str, Any]], dict[str, Any]] = lambda answer: answer,
+        **arguments: Any,
+    ) -> None:
+        super().tell(order, **arguments)
+        self._answers.append(lambda timeout: change(super(JavaRole, self).answer(timeout)))
+
+    def _say(self, answer: dict[str, Any]) -> None:
+        self._answers.append(lambda timeout: answer)
+
+    def _tell_prepare(
+        self,
+        scheduling: str = "other",
+        cores: list[int] | None = None,
+        collector: dict[str, Any] | None = None,
+        memory_limit: int | None = None,
+    ) -> None:
+        if scheduling != "other" or cores:
+            self._say({"error": "a Java role is neither pinned nor scheduled as a plan says"})
+        else:
+            self._say({})
+
+    def _tell_open(self, system: str, config: dict[str, Any]) -> None:
+        more: dict[str, Any] = {"stack": self._stack} if self._groups else {}
+        self._pass_on("open", size=config["size"], index=config["index"], **more)
+
+    def _tell_connect(self, addresses: dict[int, str]) -> None:
+        more: dict[str, Any] = {"members": 2} if self._groups else {}
+        self._pass_on("connect", address=addresses[0], **more)
+
+    def _tell_begin(self, threads: int = 1, rate: float | None = None) -> None:
+        if threads != 1:
+            self._say({"error": "a Java role sends with one thread"})
+        else:
+            self._pass_on("start", rate=rate or 0)
+
+    def _tell_garbage(self, live_bytes: int, replaced_per_second: float, seed: int) -> None:
+        self._pass_on(
+            "garbage", live_bytes=live_bytes, replaced_per_second=replaced_per_second, seed=seed
+        )
+
+    def _tell_sample(self) -> None:
+        self._pass_on("sample", _sample)
+
+    def _tell_times(self, most: int = 20_000) -> None:
+        super().tell("latencies", limit=CHUNK)
+        self._answers.append(lambda timeout: self._times(timeout, most))
+
+    def _times(self, timeout: float, most: int) -> dict[str, Any]:
+        times: list[int] = []
+        while True:
+            facts = super().answer(timeout)
+            for row in zip(*(facts[name] for name in COLUMNS), strict=True):
+                times.extend(row)
+            if not facts["left"] or len(times) >= most * len(COLUMNS):
+                return {"times": times, "left_out": facts["dropped"]}
+            super().tell("latencies", limit=CHUNK)
+
+
+def _sample(facts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "time_ns": facts["time_ns"],
+        "received": facts["messages"],
+        "received_bytes": facts["bytes"],
+        "sent": facts["sent"],
+        "sent_bytes": facts["sent_bytes"],
+        "wrong": facts["wrong"],
+        "gc_collections": facts["collections"],
+        "gc_pause_ns": int(facts["pause_ms"] * 1e6),
+    }
