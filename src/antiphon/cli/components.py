@@ -14,6 +14,8 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from antiphon.lab.java.programs import jgroups_jar
+
 __all__ = ["COMPONENTS", "Component", "find"]
 
 
@@ -42,15 +44,20 @@ def _package(distribution: str) -> Callable[[], str | None]:
     return probe
 
 
-def _program(*names: str, arguments: tuple[str, ...] = ("--version",)) -> Callable[[], str | None]:
-    """Look for a program, and ask it for its version: a stub that cannot run is not there."""
+def _program(
+    *names: str, arguments: tuple[str, ...] = ("--version",), status: int = 0
+) -> Callable[[], str | None]:
+    """Look for a program, and ask it for its version: a stub that cannot run is not there.
+
+    ``status`` is the one with which it ends then.
+    """
 
     def probe() -> str | None:
         for name in names:
             path = shutil.which(name)
             if path is None:
                 continue
-            output = _run([path, *arguments])
+            output = _run([path, *arguments], status)
             if output is not None:
                 version = re.search(r"\d+(\.\d+)+", output)
                 return version[0] if version else path
@@ -59,7 +66,7 @@ def _program(*names: str, arguments: tuple[str, ...] = ("--version",)) -> Callab
     return probe
 
 
-def _run(command: list[str]) -> str | None:
+def _run(command: list[str], status: int = 0) -> str | None:
     """What the command wrote to either stream, or None when it failed or took too long."""
     try:
         done = subprocess.run(
@@ -70,11 +77,11 @@ def _run(command: list[str]) -> str | None:
             text=True,
             errors="replace",
             timeout=10,
-            check=True,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return done.stdout if done.returncode == status else None
 
 
 def _netns() -> str | None:
@@ -89,6 +96,11 @@ def _netns() -> str | None:
     if _run(["ip", "netns", "add", name]) is None:
         return None
     return "ip netns" if _run(["ip", "netns", "delete", name]) is not None else None
+
+
+def _jgroups() -> str | None:
+    jar = jgroups_jar()
+    return None if jar is None else str(jar)
 
 
 def _lab(name: str, purpose: str, distribution: str) -> Component:
@@ -109,6 +121,23 @@ COMPONENTS: dict[str, Component] = {
             "install nats-server and put it on PATH",
             _program("nats-server"),
         ),
+        _lab("redis-py", "protocol in the lab, with redis", "redis"),
+        Component(
+            "redis",
+            "server for the redis protocol",
+            "install redis-server and put it on PATH",
+            _program("redis-server"),
+        ),
+        _lab("paho", "protocol in the lab, with mosquitto", "paho-mqtt"),
+        Component(
+            "mosquitto",
+            "broker for the mqtt protocol",
+            "install mosquitto and put it on PATH",
+            # It ends with 3 when asked for help, which is where it tells its version.
+            _program("mosquitto", arguments=("-h",), status=3),
+        ),
+        _lab("aioquic", "protocol in the lab", "aioquic"),
+        _lab("pyenet", "protocol in the lab", "pyenet"),
         _lab("cryptography", "certificates for TLS in benchmarks", "cryptography"),
         _lab("pyarrow", "Batch.to_arrow", "pyarrow"),
         _lab("psutil", "processor and memory figures in benchmarks", "psutil"),
@@ -117,6 +146,12 @@ COMPONENTS: dict[str, Component] = {
             "Spark",
             "install a Java runtime, 17 or newer",
             _program("java", arguments=("-version",)),
+        ),
+        Component(
+            "jgroups",
+            "JGroups in the lab, with java",
+            "install libjgroups-java, or name a jar of JGroups 2.12 in ANTIPHON_JGROUPS_JAR",
+            _jgroups,
         ),
         Component(
             "openssl",

@@ -197,8 +197,17 @@ PEERS: dict[str, Peer] = {
 
 
 def load(peer: str) -> Callable[..., Endpoint | StreamEndpoint]:
-    """The endpoint class of a peer. Imports the library that it adapts."""
-    module = importlib.import_module(f"{__name__}.{PEERS[peer].module}")
+    """The endpoint class of a peer. Imports the library that it adapts.
+
+    One that the benchmark does not list is found among those of the lab, or by its module.
+    """
+    if peer in PEERS:
+        name = PEERS[peer].module
+    else:
+        from antiphon.lab.protocols import MORE_PEERS
+
+        name = MORE_PEERS[peer].module if peer in MORE_PEERS else peer
+    module = importlib.import_module(f"{__name__}.{name}")
     found: Callable[..., Endpoint | StreamEndpoint] = module.ENDPOINT
     return found
 

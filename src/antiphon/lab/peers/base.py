@@ -195,6 +195,10 @@ class Endpoint(ABC):
         """What broke behind the caller's back, or the empty string."""
         return ""
 
+    def topic_facts(self) -> list[dict[str, Any]]:
+        """Of each topic that is received here: arrivals, service time, queue, overruns so far."""
+        return []
+
 
 class PullEndpoint(Endpoint):
     """An endpoint whose own thread receives: subclasses write the loop, this runs and stops it."""

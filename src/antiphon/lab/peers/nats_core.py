@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -26,14 +24,13 @@ from antiphon.lab.peers.base import (
     OnData,
     PullEndpoint,
     Sender,
-    free_port,
     payload_of,
 )
+from antiphon.lab.peers.servers import start_server
 
 __all__ = ["ENDPOINT", "PubSub"]
 
 START_TIMEOUT = 10.0
-START_ATTEMPTS = 3
 STUCK = 20.0
 
 
@@ -93,24 +90,12 @@ class PubSub(PullEndpoint):
         program = find_program("nats-server")
         if program is None:
             raise FileNotFoundError("nats-server not found; install the package nats-server")
-        for _ in range(START_ATTEMPTS):
-            port = free_port()
-            server = subprocess.Popen(
-                [program, "-a", "127.0.0.1", "-p", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            if _answers(port, server):
 
-                def stop(server: subprocess.Popen[bytes] = server) -> None:
-                    server.kill()
-                    server.wait()
+        def command(port: int) -> list[str]:
+            return [program, "-a", "127.0.0.1", "-p", str(port)]
 
-                return f"nats://127.0.0.1:{port}", [server.pid], stop
-            server.kill()
-            server.wait()
-        raise TimeoutError(f"nats-server did not answer within {START_TIMEOUT:g} s")
+        port, server, stop = start_server("nats-server", command, _greets)
+        return f"nats://127.0.0.1:{port}", [server], stop
 
     def listen(self) -> str:
         self._start_receiving()
@@ -162,16 +147,9 @@ class PubSub(PullEndpoint):
         self._stop_receiving()
 
 
-def _answers(port: int, server: subprocess.Popen[bytes]) -> bool:
-    """Whether the server greets on the port before it ends or the time is up."""
-    deadline = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1.0) as greeting:
-                return greeting.recv(5).startswith(b"INFO")
-        except OSError:
-            time.sleep(0.02)
-    return False
+def _greets(connection: socket.socket) -> bool:
+    """It says who it is, without being asked."""
+    return connection.recv(4) == b"INFO"
 
 
 ENDPOINT: type[Endpoint] = PubSub
