@@ -84,6 +84,12 @@ def broker(context: typer.Context) -> None:
     _hand_over("broker", context.args)
 
 
+@app.command(**_PASS_ON)
+def lab(context: typer.Context) -> None:
+    """Measure messaging under stress, by a plan: antiphon lab plans, lab run, lab resume."""
+    _hand_over("lab", context.args or ["--help"])
+
+
 def _hand_over(verb: str, arguments: Sequence[str]) -> None:
     module = _load(verb)
     inner = getattr(module, "app", None)

@@ -1,0 +1,198 @@
+"""``antiphon lab``: campaigns that measure messaging under stress."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from antiphon.errors import ConfigError
+from antiphon.lab.campaign import Campaign
+from antiphon.lab.plan import Plan, Run, estimate, load_plan, runs_of, shipped_plans
+from antiphon.lab.protocols import PROTOCOLS, missing
+from antiphon.lab.record import Report
+from antiphon.lab.runner import run_campaign
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Measure messaging under stress, by a plan. What it records is for antiphon pipeline.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.command()
+def plans(as_json: AsJson = False) -> None:
+    """List the plans that come with Antiphon.
+
+    Example: antiphon lab plans
+    """
+    loaded = [load_plan(name) for name in shipped_plans()]
+    if as_json:
+        typer.echo(json.dumps([_plan_facts(plan) for plan in loaded], indent=1))
+        return
+    table = Table("plan", "what it asks", "full size", "--quick", box=None)
+    for plan in loaded:
+        table.add_row(plan.name, plan.title, _extent(plan), _extent(plan.quick()))
+    Console(soft_wrap=True).print(table)
+
+
+@app.command()
+def run(
+    plan: Annotated[str, typer.Argument(help="The name of a plan, or the path of a .toml file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A new directory. Default: the plan's name and a number.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small one, in two minutes.")] = False,
+    protocols: Annotated[
+        str | None, typer.Option(help="Only these, or more than --quick has; comma-separated.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would do and take, and do nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Carry out a plan. Ctrl-C stops it; antiphon lab resume goes on.
+
+    Example: antiphon lab run stability --quick --out stability
+    """
+    loaded = load_plan(plan)
+    names = _names(protocols)
+    chosen = loaded.quick() if quick else loaded
+    if names is not None:
+        chosen = chosen.with_protocols(names)
+    if dry_run:
+        return _describe(chosen, as_json)
+    directory = _free_directory(loaded.name) if out is None else out
+    _carry_out(Campaign.create(loaded, directory, quick, names), as_json)
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(help="The directory of a campaign.")],
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a campaign that was stopped. What is done is kept.
+
+    Example: antiphon lab resume stability
+    """
+    _carry_out(Campaign.open(directory), as_json)
+
+
+def _names(protocols: str | None) -> list[str] | None:
+    if protocols is None:
+        return None
+    names = [name.strip() for name in protocols.split(",") if name.strip()]
+    unknown = [name for name in names if name not in PROTOCOLS]
+    if unknown or not names:
+        raise ConfigError(
+            f"no such protocol: {', '.join(unknown) or protocols!r}; there are "
+            + ", ".join(PROTOCOLS),
+            setting="protocols",
+            value=protocols,
+        )
+    return names
+
+
+def _free_directory(name: str) -> Path:
+    for number in range(1, 10_000):
+        directory = Path(f"{name}-{number}")
+        if not directory.exists():
+            return directory
+    raise ConfigError(
+        f"{name}-1 to {name}-9999 are all there; give --out", setting="out", value=name
+    )
+
+
+def _plan_facts(plan: Plan) -> dict[str, object]:
+    seconds, size = estimate(plan)
+    return {
+        "name": plan.name,
+        "title": plan.title,
+        "runs": len(runs_of(plan)),
+        "seconds": seconds,
+        "bytes": size,
+    }
+
+
+def _extent(plan: Plan) -> str:
+    count = len(runs_of(plan))
+    return f"{count} runs, {_duration(estimate(plan)[0])}" if count else "later"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def _describe(plan: Plan, as_json: bool) -> None:
+    runs = runs_of(plan)
+    absent = {
+        (run.protocol, run.variant): reason
+        for run in runs
+        if (reason := missing(PROTOCOLS[run.protocol], run.variant or ""))
+    }
+    if as_json:
+        facts = {
+            **_plan_facts(plan),
+            "ids": [run.id for run in runs],
+            "absent": sorted(set(absent.values())),
+        }
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    seconds, size = estimate(plan)
+    typer.echo(f"{plan.name}: {len(runs)} runs, {_duration(seconds)}, about {size / 1e6:.0f} MB")
+    for run in runs:
+        typer.echo(f"  {run.id}")
+    for reason in sorted(set(absent.values())):
+        typer.echo(f"absent: {reason}")
+
+
+def _carry_out(campaign: Campaign, as_json: bool) -> None:
+    notes = Console(stderr=True, soft_wrap=True, highlight=False)
+    runs = campaign.runs()
+    total = estimate(campaign.plan)[0]
+    notes.print(f"{len(runs)} runs, {_duration(total)}, into {campaign.directory}", markup=False)
+
+    def begin(run: Run, number: int, count: int) -> None:
+        left = total * (count - number) / max(1, count)
+        notes.print(f"{number + 1}/{count}  {run.id}  ({_duration(left)} left)", markup=False)
+
+    def end(report: Report) -> None:
+        what = report.outcome if not report.reason else f"{report.outcome}: {report.reason}"
+        if report.rate:
+            what += f", {report.bytes / 1e6:,.0f} MB/s, {report.rate:,.0f} messages/s"
+        notes.print(f"      {what}", markup=False)
+
+    run_campaign(campaign, begin, end)
+    _summarise(campaign, as_json)
+
+
+def _summarise(campaign: Campaign, as_json: bool) -> None:
+    """All of the campaign, those runs included that were done before."""
+    done = [campaign.outcome(run) for run in campaign.runs() if campaign.done(run)]
+    if as_json:
+        facts = {"campaign": campaign.id, "directory": str(campaign.directory), "runs": done}
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    table = Table("protocol", "variant", "load", "size", "MB/s", "messages/s", "outcome", box=None)
+    for one in sorted(done, key=lambda facts: (facts["series"], facts["protocol"], facts["run"])):
+        measured = one["outcome"] == "complete"
+        table.add_row(
+            one["protocol"],
+            one["variant"] or "",
+            one["workload"] or "",
+            str(one["size"]),
+            f"{one['bytes_per_second'] / 1e6:,.1f}" if measured else "",
+            f"{one['messages_per_second']:,.0f}" if measured else "",
+            one["outcome"] if not one["reason"] else f"{one['outcome']}: {one['reason']}",
+        )
+    Console(soft_wrap=True).print(table)

@@ -1,0 +1,172 @@
+"""A campaign: a plan, a directory, and which of its runs are done.
+
+The directory is the only state. A run that has its folder is done; whatever else lies there was
+interrupted, and is done again. So a campaign can be killed at any moment and resumed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import os
+import platform
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from antiphon._version import __version__
+from antiphon.errors import AntiphonError, ConfigError
+from antiphon.lab.bench.machine import busy_seconds, describe_machine
+from antiphon.lab.plan import Plan, Run, load_plan, runs_of
+from antiphon.lab.record import PARTIAL, SCHEMA_VERSION, write_json
+from antiphon.lab.workloads.garbage import GarbageSettings
+
+__all__ = ["Campaign", "CampaignError"]
+
+_FACTS = "campaign.json"
+_LOCK = ".lock"
+
+
+class CampaignError(AntiphonError):
+    """A directory that holds no campaign, or one that somebody else works on."""
+
+
+class Campaign:
+    """One directory, held by one runner at a time: use it as a context."""
+
+    def __init__(self, directory: Path, plan: Plan, facts: dict[str, Any]) -> None:
+        self.directory = directory
+        self.plan = plan
+        self._facts = facts
+        self._lock: int | None = None
+
+    @classmethod
+    def create(
+        cls,
+        plan: Plan,
+        directory: Path,
+        quick: bool = False,
+        protocols: Sequence[str] | None = None,
+    ) -> Self:
+        """A new one. The directory must be new or empty."""
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ConfigError(
+                f"{directory} exists and is not empty; give another directory, or go on with "
+                f"it: antiphon lab resume {directory}",
+                setting="out",
+                value=str(directory),
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        now = datetime.datetime.now(datetime.UTC)
+        facts = {
+            "schema_version": SCHEMA_VERSION,
+            "campaign": f"{plan.name}-{now:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}",
+            "plan": plan.name,
+            "created": now.isoformat(timespec="seconds"),
+            "quick": quick,
+            "protocols": list(protocols) if protocols is not None else None,
+            "garbage": None,
+        }
+        (directory / "plan.toml").write_text(plan.text, encoding="utf-8")
+        write_json(directory / "machine.json", machine_facts())
+        write_json(directory / _FACTS, facts)  # the last: with it, it is a campaign
+        return cls(directory, _applied(plan, quick, protocols), facts)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """One that was begun."""
+        try:
+            facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
+            quick, protocols = bool(facts["quick"]), facts["protocols"]
+            plan = load_plan(directory / "plan.toml")
+        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+            raise CampaignError(
+                f"{directory} holds no campaign that can be resumed ({error})"
+            ) from error
+        return cls(directory, _applied(plan, quick, protocols), facts)
+
+    @property
+    def id(self) -> str:
+        return str(self._facts["campaign"])
+
+    @property
+    def garbage(self) -> GarbageSettings | None:
+        """What the load on Python's collector was set to; the same for all runs."""
+        found = self._facts["garbage"]
+        return None if found is None else GarbageSettings(**found)
+
+    @garbage.setter
+    def garbage(self, settings: GarbageSettings) -> None:
+        self._facts["garbage"] = asdict(settings)
+        write_json(self.directory / _FACTS, self._facts)
+
+    def runs(self) -> tuple[Run, ...]:
+        """All of them, in the order in which they are done."""
+        return runs_of(self.plan)
+
+    def done(self, run: Run) -> bool:
+        return (self.directory / run.id / "run.json").is_file()
+
+    def outcome(self, run: Run) -> dict[str, Any]:
+        """What ``run.json`` says of a run that is done."""
+        facts: dict[str, Any] = json.loads(
+            (self.directory / run.id / "run.json").read_text(encoding="utf-8")
+        )
+        return facts
+
+    def __enter__(self) -> Self:
+        lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise CampaignError(
+                f"another process works on the campaign in {self.directory}; wait for it to end"
+            ) from None
+        self._lock = lock
+        for left in self.directory.glob("*" + PARTIAL):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _applied(plan: Plan, quick: bool, protocols: Sequence[str] | None) -> Plan:
+    if quick:
+        plan = plan.quick()
+    return plan if protocols is None else plan.with_protocols(protocols)
+
+
+def machine_facts() -> dict[str, Any]:
+    """What the figures were measured on."""
+    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    try:
+        governed: str | None = governor.read_text(encoding="ascii").strip()
+    except OSError:
+        governed = None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **describe_machine().facts(),
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "antiphon": __version__,
+        "governor": governed,
+        "load_average": list(os.getloadavg()),
+        "busy_seconds": busy_seconds(),
+    }

@@ -1,0 +1,326 @@
+"""Campaigns with real processes: what they record, and what they survive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import antiphon.lab.record as record
+from antiphon.cli.main import main
+from antiphon.errors import ConfigError
+from antiphon.lab.campaign import Campaign, CampaignError
+from antiphon.lab.plan import load_plan
+from antiphon.lab.protocols import PROTOCOLS, missing
+from antiphon.lab.runner import run_campaign
+from antiphon.testing import eventually
+from unit.lab.descendants import await_none, await_some, descendants
+
+pytestmark = pytest.mark.timeout(180)
+
+PLAN = """
+name = "small"
+title = "A small one"
+repeats = {repeats}
+seed = 3
+
+[times]
+load = 0
+traffic = 0.2
+kept_from = 0.5
+kept_until = {until}
+
+[workloads.garbage.garbage]
+live_objects = 20_000
+core_share = 0.3
+replaced_per_second = 2_000
+java_live_bytes = "16MiB"
+
+[workloads.cpu-20]
+cpu = 0.20
+
+[[series]]
+name = "throughput"
+pattern = "{pattern}"
+protocols = [{protocols}]
+sizes = [{size}]
+workloads = [{workloads}]
+"""
+
+
+def quoted(names: list[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def plan_file(
+    folder: Path,
+    *protocols: str,
+    workloads: list[str] | None = None,
+    repeats: int = 1,
+    until: float = 2.6,
+    pattern: str = "one-way",
+    size: int = 2000,
+) -> Path:
+    path = folder / "small.toml"
+    text = PLAN.format(
+        repeats=repeats,
+        until=until,
+        pattern=pattern,
+        size=size,
+        protocols=quoted(list(protocols)),
+        workloads=quoted(workloads or ["none"]),
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def carried_out(path: Path, out: Path) -> dict[str, dict[str, Any]]:
+    run_campaign(Campaign.create(load_plan(path), out))
+    return {facts["run"]: facts for facts in map(facts_of, sorted(out.glob("*/run.json")))}
+
+
+def of_protocols(runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Without the checks of the links."""
+    return {name: facts for name, facts in runs.items() if facts["series"] != "links"}
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
+def test_a_run_records_what_it_promises(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    runs = of_protocols(carried_out(plan_file(tmp_path, "antiphon-node", "tcp-python"), out))
+    assert {facts["protocol"] for facts in runs.values()} == {"antiphon-node", "tcp-python"}
+    for name, facts in runs.items():
+        assert (facts["outcome"], facts["reason"]) == ("complete", "")
+        assert facts["schema_version"] == 1
+        assert facts["messages_per_second"] > 100
+        assert facts["kept_until_ns"] - facts["kept_from_ns"] == 2_100_000_000
+        samples = pq.read_table(out / name / "samples.parquet").to_pylist()
+        assert {row["role"] for row in samples} == {"reader", "writer", "machine"}
+        reader = [row for row in samples if row["role"] == "reader"]
+        seconds = [row["second"] for row in reader]
+        assert seconds == sorted(seconds)
+        assert seconds[0] == 0
+        # One for each, and one more where the window ends.
+        assert len(seconds) - len(set(seconds)) <= 1
+        counts = [row["received_messages"] for row in reader]
+        assert counts == sorted(counts)
+        assert counts[-1] > 0
+        assert reader[-1]["received_bytes"] == 2000 * counts[-1]
+        assert reader[-1]["resident_bytes"] > 0
+        assert any(row["kept"] for row in samples)
+        latency = pq.read_table(out / name / "latency.parquet").to_pylist()
+        assert latency
+        for row in latency:
+            assert facts["kept_from_ns"] <= row["intended_ns"] < facts["kept_until_ns"]
+            assert row["intended_ns"] <= row["sent_ns"] <= row["received_ns"]
+        events = pq.read_table(out / name / "events.parquet").column("event").to_pylist()
+        assert events == ["start", "traffic", "stop"]
+    assert (out / "plan.toml").read_text() == (tmp_path / "small.toml").read_text()
+    assert facts_of(out / "machine.json")["cores"] >= 1
+
+
+def test_load_competes_and_is_recorded(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = plan_file(tmp_path, "tcp-python", "tcp-c", workloads=["garbage", "cpu-20"])
+    by_key = {
+        (facts["protocol"], facts["workload"]): facts
+        for facts in of_protocols(carried_out(path, out)).values()
+    }
+    for key, facts in by_key.items():
+        if key == ("tcp-c", "garbage"):
+            assert facts["outcome"] == "not_applicable"
+            continue
+        assert facts["outcome"] == "complete", facts["reason"]
+        if key[1] == "cpu-20":
+            assert facts["load"]["cpu_share"] == 0.2
+            assert facts["load"]["cpu_share_measured"] > 0
+        else:
+            samples = pq.read_table(out / facts["run"] / "samples.parquet").to_pylist()
+            assert max(row["gc_collections"] or 0 for row in samples) > 0
+
+
+@pytest.mark.parametrize("pattern", ["duplex", "n-n"])
+def test_everybody_reads_and_writes(tmp_path: Path, pattern: str) -> None:
+    path = plan_file(tmp_path, "antiphon-node", pattern=pattern)
+    (facts,) = of_protocols(carried_out(path, tmp_path / "out")).values()
+    assert facts["outcome"] == "complete", facts["reason"]
+    samples = pq.read_table(tmp_path / "out" / facts["run"] / "samples.parquet").to_pylist()
+    last = {row["role"]: row for row in samples}
+    assert set(last) == {"node-0", "node-1", "machine"}
+    for role in ("node-0", "node-1"):
+        assert last[role]["received_messages"] > 0
+        assert last[role]["sent_messages"] > 0
+
+
+def test_what_cannot_run_is_absent_with_a_reason_and_the_rest_goes_on(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, "spread", "tcp-python", until=1.6)
+    by_protocol = {
+        facts["protocol"]: facts for facts in carried_out(path, tmp_path / "out").values()
+    }
+    assert by_protocol["spread"]["outcome"] == "absent"
+    assert "registry" in by_protocol["spread"]["reason"]
+    assert by_protocol["tcp-python"]["outcome"] == "complete"
+
+
+def test_a_process_that_dies_is_an_outcome_and_the_campaign_goes_on(tmp_path: Path) -> None:
+    """The first run's processes are killed in the middle of it."""
+    out = tmp_path / "out"
+    campaign = Campaign.create(load_plan(plan_file(tmp_path, "tcp-python", repeats=2)), out)
+    killed = False
+
+    before = descendants(os.getpid())
+
+    def kill() -> None:
+        nonlocal killed
+        eventually(lambda: bool(list(out.glob("throughput*.partial"))), 60)
+        victims = await_some(os.getpid(), 2, before)
+        time.sleep(1.0)  # in the middle of it, or a little before: the outcome is the same
+        os.kill(min(victims), signal.SIGKILL)
+        killed = True
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    reports = run_campaign(campaign)
+    thread.join()
+    assert killed
+    ours = [report for report in reports if report.run.series != "links"]
+    assert [report.outcome for report in ours] == ["disconnected", "complete"]
+    assert "signal 9" in ours[0].reason
+
+
+STARTED = [sys.executable, "-m", "antiphon.cli.main", "lab"]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_campaign_is_resumed_where_it_was_stopped(tmp_path: Path, ending: signal.Signals) -> None:
+    path = plan_file(tmp_path, "tcp-python", repeats=3, until=2.0)
+    out = tmp_path / "out"
+    running = subprocess.Popen([*STARTED, "run", str(path), "--out", str(out)], stderr=-3)
+    with running:
+        eventually(lambda: len(list(out.glob("throughput*/run.json"))) == 1, 60)
+        eventually(lambda: bool(list(out.glob("throughput*.partial"))), 20)
+        children = await_some(running.pid, 2)
+        running.send_signal(ending)
+        assert running.wait(20) != 0
+    await_none(children)
+    (first,) = out.glob("throughput*/run.json")
+    before = first.read_bytes()
+    assert main(["lab", "resume", str(out)]) == 0
+    assert len(list(out.glob("throughput*/run.json"))) == 3
+    assert first.read_bytes() == before
+    assert not list(out.glob("*.partial"))
+
+
+def test_two_do_not_work_on_one_campaign(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    campaign = Campaign.create(load_plan(plan_file(tmp_path, "tcp-python")), out)
+    with campaign, pytest.raises(CampaignError, match="another process works"), Campaign.open(out):
+        pass
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "precious").touch()
+    path = plan_file(tmp_path, "tcp-python")
+    with pytest.raises(ConfigError, match="not empty"):
+        Campaign.create(load_plan(path), out)
+    assert [one.name for one in out.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}", '{"quick": false, "protocols": null}'])
+def test_what_is_no_campaign_cannot_be_resumed(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "campaign.json").write_text(content)
+    with pytest.raises(CampaignError, match="holds no campaign"):
+        Campaign.open(tmp_path)
+
+
+def test_a_full_disk_stops_it_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, facts: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    campaign = Campaign.create(load_plan(plan_file(tmp_path, "spread")), tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "write_json", full)
+        with pytest.raises(CampaignError, match="antiphon lab resume"):
+            run_campaign(campaign)
+    assert not list((tmp_path / "out").glob("*.partial"))
+    reports = run_campaign(Campaign.open(tmp_path / "out"))
+    assert [one.outcome for one in reports if one.run.protocol == "spread"] == ["absent"]
+
+
+def test_the_command_lists_describes_and_refuses(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", "plans"]) == 0
+    assert "stability" in capfd.readouterr().out
+    assert main(["lab", "run", "stability", "--quick", "--dry-run", "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert len(facts["ids"]) == facts["runs"] == 15
+    assert facts["seconds"] < 120
+    assert main(["lab", "run", "stability", "--protocols", "carrier-pigeon"]) == 1
+    assert "carrier-pigeon" in capfd.readouterr().err
+    assert main(["lab", "run", "no-such-plan"]) == 1
+    assert capfd.readouterr().err.count("\n") == 1
+    assert main(["lab", "resume", str(tmp_path / "nowhere")]) == 1
+    assert "holds no campaign" in capfd.readouterr().err
+
+
+@pytest.mark.needs("java")
+@pytest.mark.parametrize("workload", ["none", "garbage"])
+def test_a_java_role_is_recorded_like_any_other(tmp_path: Path, workload: str) -> None:
+    if reason := missing(PROTOCOLS["java-net"]):
+        pytest.skip(reason)
+    out = tmp_path / "out"
+    path = plan_file(tmp_path, "java-net", workloads=[workload])
+    (facts,) = of_protocols(carried_out(path, out)).values()
+    assert facts["outcome"] == "complete", facts["reason"]
+    assert facts["messages_per_second"] > 100
+    samples = pq.read_table(out / facts["run"] / "samples.parquet").to_pylist()
+    assert {row["role"] for row in samples} == {"reader", "writer", "machine"}
+    assert pq.read_table(out / facts["run"] / "latency.parquet").num_rows > 0
+
+
+def test_topics_have_rows_of_their_own(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (facts,) = of_protocols(carried_out(plan_file(tmp_path, "antiphon-topic"), out)).values()
+    assert facts["outcome"] == "complete", facts["reason"]
+    rows = pq.read_table(out / facts["run"] / "topics.parquet").to_pylist()
+    assert {row["topic"] for row in rows} == {"lab/0"}
+    arrivals = [row["arrivals"] for row in rows]
+    assert arrivals == sorted(arrivals)
+    assert arrivals[-1] > 0
+
+
+def test_the_bare_link_is_measured_first_and_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = plan_file(tmp_path, "spread")
+    runs = carried_out(path, out)
+    for check in ("link-ping", "link-tcp", "link-udp"):
+        facts = runs[f"{check}.loopback"]
+        if facts["outcome"] == "absent":
+            assert check == "link-ping"  # without the right to a raw socket
+            assert "root" in facts["reason"]
+        elif check == "link-ping":
+            assert pq.read_table(out / f"{check}.loopback" / "latency.parquet").num_rows > 10
+        else:
+            assert facts["bytes_per_second"] > 1e6
+    before = (out / "link-tcp.loopback" / "run.json").read_bytes()
+    run_campaign(Campaign.open(out))
+    assert (out / "link-tcp.loopback" / "run.json").read_bytes() == before
