@@ -18,12 +18,11 @@ import select
 import signal
 import sys
 import time
-from types import TracebackType
-from typing import Self
 
 from antiphon.errors import Closed, ConfigError
 from antiphon.lab.bench.machine import process_cpu, threads_cpu
 from antiphon.lab.bench.processes import Child, Crew, WorkerFailed
+from antiphon.lab.workloads.load import Load
 
 __all__ = [
     "LIMIT",
@@ -49,7 +48,7 @@ _START_PATIENCE = 60.0
 _STEPS = 400
 
 
-class CpuLoad:
+class CpuLoad(Load):
     """Holds ``share`` of all cores: 0.6 on two cores is 1.2 cores, in sum over the processes.
 
     The cores are those that this process may use. There are as many processes as cores unless
@@ -139,18 +138,6 @@ class CpuLoad:
         """End the processes. Blocks until they are gone. Safe to call again."""
         self._open = False
         self._crew.__exit__(None, None, None)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Pace:

@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.lab.workloads.cpu import MOST_SEED, check_number, check_whole
+from antiphon.lab.workloads.load import Load
 
 __all__ = ["MOST_LIVE", "TURNOVER", "GarbageLoad", "GarbageSettings", "calibrate"]
 
@@ -133,7 +133,7 @@ def _pair(one: Element, other: Element) -> None:
     left.across, right.across = right, left
 
 
-class GarbageLoad:
+class GarbageLoad(Load):
     """Keeps ``live_objects`` elements and replaces ``replaced_per_second`` of them, by a timetable.
 
     A thread of this process does it, so collections stop the world that is to be measured. What the
@@ -267,18 +267,6 @@ class GarbageLoad:
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
         self._web = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 # --- calibration ----------------------------------------------------------------------------------

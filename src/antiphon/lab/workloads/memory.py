@@ -12,13 +12,12 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from antiphon.errors import Closed, ConfigError
 from antiphon.lab.bench.machine import resident_bytes
 from antiphon.lab.bench.processes import Crew
 from antiphon.lab.workloads.cpu import LIMIT, await_word, check_limit, check_whole, tie_to_parent
+from antiphon.lab.workloads.load import Load
 
 __all__ = ["MemoryPressure"]
 
@@ -31,7 +30,7 @@ _SWEEP = 1.0
 _SLOWEST_TOUCH = 100e6
 
 
-class MemoryPressure:
+class MemoryPressure(Load):
     """Holds that many bytes in a process of its own, every page written to about once a second.
 
     Start it by hand or as a context. Not thread-safe. Raises `ConfigError` for a bad argument.
@@ -85,18 +84,6 @@ class MemoryPressure:
     def close(self) -> None:
         """End the process. Blocks until it is gone. Safe to call again."""
         self._crew.__exit__(None, None, None)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _available() -> int:
