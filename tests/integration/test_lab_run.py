@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -123,6 +124,8 @@ def test_a_run_records_what_it_promises(tmp_path: Path) -> None:
         assert any(row["kept"] for row in samples)
         latency = pq.read_table(out / name / "latency.parquet").to_pylist()
         assert latency
+        assert facts["latency_one_in"] >= 1
+        assert facts["latency_left_out"] == 0
         for row in latency:
             assert facts["kept_from_ns"] <= row["intended_ns"] < facts["kept_until_ns"]
             assert row["intended_ns"] <= row["sent_ns"] <= row["received_ns"]
@@ -324,3 +327,18 @@ def test_the_bare_link_is_measured_first_and_once(tmp_path: Path) -> None:
     before = (out / "link-tcp.loopback" / "run.json").read_bytes()
     run_campaign(Campaign.open(out))
     assert (out / "link-tcp.loopback" / "run.json").read_bytes() == before
+
+
+def test_paced_traffic_keeps_its_rate_and_times_every_message(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, "tcp-python")
+    path.write_text(path.read_text().replace("sizes = ", "rates = [200]\nsizes = "))
+    out = tmp_path / "out"
+    (facts,) = of_protocols(carried_out(path, out)).values()
+    assert facts["outcome"] == "complete", facts["reason"]
+    assert facts["rate"] == 200
+    assert facts["messages_per_second"] < 400  # what was overdue may come in a burst
+    rows = pq.read_table(out / facts["run"] / "latency.parquet").to_pylist()
+    sequences = [row["sequence"] for row in rows]
+    assert sequences == list(range(sequences[0], sequences[0] + len(rows)))
+    times = [row["intended_ns"] for row in rows]
+    assert all(later - one >= 4_999_999 for one, later in itertools.pairwise(times))

@@ -131,6 +131,7 @@ class Conducted:
         self._start = 0
         self._window = (0, 0)
         self._kept: list[tuple[int, int, int]] = []  # time, messages, bytes
+        self._timed = 0
         self._load: dict[str, float | None] = {"cpu_share": None}
         self._cpu_load: CpuLoad | None = None
 
@@ -352,9 +353,11 @@ class Conducted:
         readers = [(at, one) for at, one in enumerate(self._parties) if one.reads]
         begin, end = self._window
         for target, reader in readers:
-            times = reader.child.ask("times", ANSWER)["times"]
-            for sequence, source, intended, sent, came in _rows(times):
+            answer = reader.child.ask("times", ANSWER)
+            reader.last["left_out"] = answer["left_out"]
+            for sequence, source, intended, sent, came in _rows(answer["times"]):
                 if begin <= intended < end:
+                    self._timed += 1
                     self._folder.add(
                         "latency",
                         sequence=sequence,
@@ -375,6 +378,12 @@ class Conducted:
         rate, volume = (after - before) / seconds, (more - some) / seconds
         return Report(self._run, outcome, reason, rate, volume)
 
+    def _one_in(self) -> float | None:
+        """How many messages of the window each row of the latencies stands for."""
+        if len(self._kept) < 2 or not self._timed:
+            return None
+        return max(1.0, (self._kept[-1][1] - self._kept[0][1]) / self._timed)
+
     def _facts(self, report: Report, own_share: float) -> dict[str, Any]:
         run, peer = self._run, self._protocol.peer
         facts = asdict(run)
@@ -389,7 +398,8 @@ class Conducted:
             "limits": {},
             "versions": {"adapter": _version(), run.protocol: peer.version() if peer else ""},
             "load": self._load,
-            "latency_sampled": run.rate is None,
+            "latency_one_in": self._one_in(),
+            "latency_left_out": sum(one.last.get("left_out", 0) for one in self._parties),
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
             "lab_core_share": own_share,
