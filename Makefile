@@ -29,7 +29,7 @@ LIBSTDCXX = $(shell $${CXX:-g++} -print-file-name=libstdc++.so.6)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test lint native-test python-test bench stress asan tsan tsan-stress clean
+.PHONY: build demo test lint native-test python-test lab-test bench stress asan tsan tsan-stress clean
 
 build: $(VENV)/.built
 
@@ -58,6 +58,10 @@ ifeq ($(origin TESTS), file)
 else
 	$(BIN)/pytest $(TESTS) $(PYTEST_ARGS)
 endif
+
+# The lab's campaigns, protocols and loads: they keep the machine busy, and want it for themselves.
+lab-test: build
+	$(BIN)/pytest tests/lab $(PYTEST_ARGS)
 
 stress: build
 	ANTIPHON_STRESS=full $(BIN)/pytest tests/stress -m stress --timeout=3600 $(PYTEST_ARGS)

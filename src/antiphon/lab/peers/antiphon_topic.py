@@ -71,7 +71,7 @@ class TopicEndpoint(Endpoint):
         self._last: int | None = None
 
     def listen(self) -> str:
-        take = self._take if self.on_data is None else self.on_data
+        take = self._take
         handler: Any
         if self.config.variant == "batch":
 
@@ -92,6 +92,8 @@ class TopicEndpoint(Endpoint):
     def _take(self, data: bytes) -> None:
         self._messages += 1
         self._last = len(data)
+        if self.on_data is not None:
+            self.on_data(data)
 
     def connect(self, addresses: Mapping[int, str]) -> None:
         """Nothing to do: buses of one channel find each other."""

@@ -46,7 +46,7 @@ NEEDS = {
     "grpc": ("grpc",),
 }
 SERVED = [name for name, peer in MORE_PEERS.items() if peer.served]
-WITHOUT_PEER = [name for name, protocol in PROTOCOLS.items() if protocol.peer is None]
+WITHOUT_ADAPTER = [name for name, protocol in PROTOCOLS.items() if protocol.note]
 SHORT = Options(seconds=0.2, warmup=0.05, min_bytes=0)
 # How the checker reports that another message came than the next.
 GAP = re.compile(r"\d\.0 sent (\d+) next, but (\d+) came")
@@ -323,7 +323,7 @@ class TestMissing:
         monkeypatch.setattr(Requirement, "present", lambda self: False)
         assert missing(PROTOCOLS[name], PROTOCOLS[name].variants[0]) == ""
 
-    @pytest.mark.parametrize("name", WITHOUT_PEER)
+    @pytest.mark.parametrize("name", WITHOUT_ADAPTER)
     def test_what_has_no_adapter_says_why_in_one_line(self, name: str) -> None:
         line = missing(PROTOCOLS[name], PROTOCOLS[name].variants[0])
         assert line.startswith(f"{name}: ")
@@ -343,7 +343,7 @@ class TestList:
         assert set(MORE_PEERS).isdisjoint(PEERS)
         assert set(MORE_PEERS) < set(PROTOCOLS)
 
-    @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in WITHOUT_PEER])
+    @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in WITHOUT_ADAPTER])
     def test_variants_are_those_of_the_adapter(self, name: str) -> None:
         protocol = PROTOCOLS[name]
         assert protocol.peer is not None
