@@ -1,37 +1,22 @@
 #include "bench/raw_echo.hpp"
 
 #include <sys/socket.h>
-#include <sys/time.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <stdexcept>
-#include <system_error>
 
 #include "base/clock.hpp"
+#include "bench/sockets.hpp"
 
 namespace antiphon::bench {
 namespace {
-
-[[noreturn]] void raise(const char* what, int error = errno) {
-    throw std::system_error(error, std::generic_category(), what);
-}
 
 void check(std::size_t size, double seconds) {
     if (size == 0) throw std::invalid_argument("size must be at least 1");
     if (!std::isfinite(seconds) || seconds < 0) {
         throw std::invalid_argument("seconds must be a number, 0 or more");
     }
-}
-
-// Bounds a blocking call from inside the kernel: a poll() before each would be seen in the figure.
-void limit(int fd, int option, double seconds) {
-    const Nanos micros = std::max<Nanos>(seconds_to_ns(seconds) / kMicrosecond, 1);
-    timeval value{};
-    value.tv_sec = static_cast<time_t>(micros / 1'000'000);
-    value.tv_usec = static_cast<suseconds_t>(micros % 1'000'000);
-    if (::setsockopt(fd, SOL_SOCKET, option, &value, sizeof value) != 0) raise("setsockopt");
 }
 
 void send_all(int fd, const std::vector<char>& data) {
@@ -70,8 +55,8 @@ bool receive_all(int fd, std::vector<char>& data) {
 
 std::vector<std::int64_t> raw_echo_call(int fd, std::size_t size, double seconds) {
     check(size, seconds);
-    limit(fd, SO_SNDTIMEO, kEchoPatience);
-    limit(fd, SO_RCVTIMEO, kEchoPatience);
+    limit(fd, SO_SNDTIMEO, seconds_to_ns(kEchoPatience));
+    limit(fd, SO_RCVTIMEO, seconds_to_ns(kEchoPatience));
     std::vector<char> ping(size);
     for (std::size_t i = 0; i < size; ++i) ping[i] = static_cast<char>(i % 251 + 1);
     std::vector<char> pong(size);
@@ -92,8 +77,8 @@ std::vector<std::int64_t> raw_echo_call(int fd, std::size_t size, double seconds
 
 std::uint64_t raw_echo_serve(int fd, std::size_t size, double seconds_max) {
     check(size, seconds_max);
-    limit(fd, SO_SNDTIMEO, kEchoPatience);
-    limit(fd, SO_RCVTIMEO, seconds_max);
+    limit(fd, SO_SNDTIMEO, seconds_to_ns(kEchoPatience));
+    limit(fd, SO_RCVTIMEO, seconds_to_ns(seconds_max));
     std::vector<char> data(size);
     std::uint64_t answered = 0;
     while (receive_all(fd, data)) {

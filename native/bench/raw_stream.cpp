@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,11 +11,11 @@
 #include <cmath>
 #include <memory>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "bench/sockets.hpp"
 
 namespace antiphon::bench {
 namespace {
@@ -25,10 +24,6 @@ constexpr std::size_t kReceiveBytes = 256 * 1024;
 // The clock is read once per so many bytes or calls: beside a send() of 64 bytes it would be seen.
 constexpr std::size_t kBytesPerLook = 64 * 1024;
 constexpr std::size_t kCallsPerLook = 1024;
-
-[[noreturn]] void raise(const char* what, int error = errno) {
-    throw std::system_error(error, std::generic_category(), what);
-}
 
 class Descriptor {
    public:
@@ -45,15 +40,6 @@ class Descriptor {
    private:
     int fd_;
 };
-
-// Bounds a blocking call from inside the kernel: no second system call per chunk, as poll() would be.
-void limit(int fd, int option, Nanos nanos) {
-    const Nanos micros = std::max<Nanos>(nanos / kMicrosecond, 1);
-    timeval value{};
-    value.tv_sec = static_cast<time_t>(micros / 1'000'000);
-    value.tv_usec = static_cast<suseconds_t>(micros % 1'000'000);
-    if (::setsockopt(fd, SOL_SOCKET, option, &value, sizeof value) != 0) raise("setsockopt");
-}
 
 Descriptor dial(const std::string& host, std::uint16_t port) {
     addrinfo hints{};

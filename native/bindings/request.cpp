@@ -50,10 +50,7 @@ int Request::send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>
     if (pending_->done()) return 1;
     if (message.size > node_->message_limit(peer)) return failed(node_->too_large(peer, message.size));
     Attempt attempt = node_->try_request(*pending_, message);
-    if (attempt.status == Status::sent) {
-        node_->count_request();
-        return 1;
-    }
+    if (attempt.status == Status::sent) return 1;
     lead.reset();
     if (node_->fresh()) {
         node_->give_up(*pending_, State::cancelled);
@@ -84,7 +81,6 @@ int Request::send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>
             if (attempt.status == Status::sent) break;
         }
     }
-    if (outcome.ok()) node_->count_request();
     return outcome.ok() ? 1 : failed(outcome);
 }
 

@@ -27,16 +27,21 @@ void Node::connect(Peer& peer) {
     if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
     stay(peer);
     if (peer.held.load(std::memory_order_relaxed)) return;  // again when it is closed
-    if (peer.out || peer.dialling || peer.resolving || peer.retry_timer != 0) return;
+    if (peer.out || peer.dialling || peer.retry_timer != 0) return;
     if (peer.id == id()) return dial_self(peer);
     std::string address;
+    bool known;
     {
         std::lock_guard lock(peer.mutex);
         address = peer.explicit_address;
+        known = peer.known;
     }
+    // Whoever waited for it, or was about to, is told, although it may have said where it is.
+    if (!known) return dial_failed(peer, removed_peer(), true);
     const bool learned = address.empty();
     if (learned && !peer.undiallable) address = peer.learned_address;
     if (!address.empty()) {
+        if (peer.looking_up == address) return;
         dial(peer, address, false);
         // Dialling back may meet a wall that drops without a word. The peer has reached us, so ask it
         // for a channel as well if nothing comes of ours soon; whichever is first is used.
@@ -64,7 +69,7 @@ void Node::connect(Peer& peer) {
 
 void Node::connect_for_peer(Peer& peer) {
     if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
-    if (peer.in || peer.offering || peer.resolving || !peer.out || peer.held) return;
+    if (peer.in || peer.offering || !peer.looking_up.empty() || !peer.out || peer.held) return;
     dial(peer, peer.out->dial_address, true);
 }
 
@@ -83,6 +88,7 @@ void Node::dial_self(Peer& peer) {
 }
 
 void Node::dial(Peer& peer, const std::string& text, bool yours) {
+    peer.looking_up.clear();  // a look-up that hangs does not keep us from another address
     Address address;
     try {
         address = Address::parse(text);
@@ -103,14 +109,19 @@ void Node::dial(Peer& peer, const std::string& text, bool yours) {
         std::string error;
         return dial_endpoints(peer, text, resolve(address, error), yours);
     }
-    peer.resolving = true;
+    peer.looking_up = text;
     helper_.ask([this, &peer, address, text, yours]() -> std::function<void()> {
         std::string error;
         std::vector<Endpoint> endpoints = resolve(address, error);  // touches nothing of the node
         return [this, &peer, text, yours, endpoints, error] {
-            peer.resolving = false;
+            if (peer.looking_up != text) return;  // it was removed, or has another address by now
+            peer.looking_up.clear();
             // Another channel may have come up meanwhile.
             if (yours ? (peer.in || peer.offering || !peer.out) : (peer.out || peer.dialling)) return;
+            std::unique_lock lock(peer.mutex);
+            const bool known = peer.known;
+            lock.unlock();
+            if (!known) return dial_failed(peer, removed_peer(), true);
             if (endpoints.empty()) {
                 return dial_failed(peer, {Failure::Code::unreachable, error, text, ""}, false);
             }

@@ -19,11 +19,11 @@ namespace {
 
 using State = Channel::State;
 
-// How long an incarnation has to answer before another may take its id.
-// It connects as soon as it has its answer.
+// Whoever asks who we are connects as soon as it has its answer.
 constexpr Nanos kPromised = 3 * kSecond;
 constexpr std::size_t kManyPromises = 256;
 
+// How long an incarnation has to answer before another may take its id.
 Nanos probe_time(Nanos connect_timeout) { return std::min(kSecond, connect_timeout / 4); }
 
 std::string incarnation_text(std::uint16_t id, const std::string& address) {
@@ -46,7 +46,7 @@ Hello Node::my_hello(const Channel& channel) const {
     hello.incarnation = incarnation_;
     hello.nonce = random_bytes(kNonceBytes);
     hello.max_message = options_.max_message_bytes;
-    hello.max_frame = std::clamp<std::uint32_t>(options_.flow_window_bytes / 4, 4096, 1 << 20);
+    hello.max_frame = largest_frame();
     hello.address = address_;
     hello.heartbeat_ms = static_cast<std::uint32_t>(std::min<Nanos>(options_.heartbeat / kMillisecond, UINT32_MAX));
     // A wildcard is no address to dial: say the one by which this connection reaches us.
@@ -339,6 +339,7 @@ void Node::settle_clash(Channel& channel, Peer& peer, std::function<void()> then
 // The other side is who it says. The channel becomes one of its peer's two.
 void Node::admit(Channel& channel) {
     Peer& peer = *channel.peer;
+    promises_.erase(peer.id);  // kept: from now on a probe tells whether it lives
     if (peer.incarnation != channel.incarnation && (peer.in || peer.out)) {
         take_down(peer, "another incarnation took its place");
     }
@@ -374,12 +375,14 @@ void Node::admit(Channel& channel) {
     peer.max_message.store(channel.remote_max_message, std::memory_order_release);
     if (!channel.remote_address.empty()) peer.learned_address = channel.remote_address;
     peer.last_heard = selector_.now();
-    {
-        std::lock_guard lock(peer.mutex);
-        peer.known = true;
-    }
     const int large = static_cast<int>(options_.socket_buffer_bytes);
     if (!channel.dialled) {
+        {
+            // Whom we have dialled was known, and may have been removed since. Nor does one come back on a
+            // connection that is about to be closed because it was removed.
+            std::lock_guard lock(peer.mutex);
+            if (!peer.removing) peer.known = true;
+        }
         set_buffers(channel.fd, channel.sends ? BufferSizes{large, 16 << 10} : BufferSizes{16 << 10, large});
     }
     if (channel.sends) {
@@ -409,8 +412,7 @@ void Node::admit(Channel& channel) {
         peer.in = &channel;
         ++peer.in_session;
         channel.state = State::open;
-        channel.parser = std::make_unique<DataParser>(
-            std::clamp<std::uint32_t>(options_.flow_window_bytes / 4, 4096, 1 << 20));
+        channel.parser = std::make_unique<DataParser>(largest_frame());
         announce_all(channel);
         opened(channel);
     }

@@ -111,6 +111,13 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
         requests_.answer(peer, head, {}, buffer, kResponsePrefix);
         return true;
     }
+    if (phase_.load(std::memory_order_acquire) != Phase::running) {
+        // As park(): a node that closes takes nothing in, and its senders count that as not confirmed.
+        assembly.buffer->release();
+        use_large(assembly.flow, -static_cast<std::int64_t>(assembly.size));
+        peer.assemblies.erase(found);
+        return true;
+    }
     Registration* registration = registration_for(header.kind, header.flow);
     flow.messages.store(flow.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     peer.large_in.fetch_add(1, std::memory_order_relaxed);

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kWriteChunk = 256 << 10;  // released at once, so that producers can go on
 constexpr std::size_t kWriteTurn = 4 << 20;     // then the others have their turn
 constexpr std::size_t kWorthwhile = 64 << 10;   // enough for a system call of its own
-constexpr int kMostFrames = 64;  // more need not be counted
+constexpr int kMostFrames = 64;                 // more need not be counted
 constexpr Nanos kLinger = 100 * kMicrosecond, kLongestLinger = kMillisecond;
 constexpr std::size_t kReadTurn = 1 << 20;
 constexpr int kDeadAfter = 5;  // heartbeats
@@ -92,11 +92,13 @@ void Node::apply(Peer& peer, std::uint8_t interests) {
         if (peer.dialling) close_channel(peer.dialling);
         if (peer.offering) close_channel(peer.offering);
         if (peer.retry_timer != 0) selector_.cancel(std::exchange(peer.retry_timer, 0));
+        peer.looking_up.clear();
         if (peer.in || peer.out) take_down(peer, "the peer was removed");
         std::unique_lock lock(peer.mutex);
+        peer.removing = false;
         const bool removed = !peer.known;  // and not added again
         if (removed) {
-            peer.failure = {Failure::Code::unreachable, "the peer was removed", "", ""};
+            peer.failure = removed_peer();
             ++peer.failures;
         }
         lock.unlock();

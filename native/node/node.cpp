@@ -145,7 +145,9 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
     wake_everyone();
     timers_.stop();
     if (drain > 0) {
-        // No more data is taken in; what is here is handled, and handlers may still send.
+        // No more data is taken in; what is here is handled, and handlers may still send. Here is also
+        // what somebody who reads was just about to put into a queue.
+        if (!selector_.has_turn()) Selector::Turn{selector_};
         patiently(until, [this](Nanos point) { return scheduler_.wait_idle(point); });
     }
     phase_.store(Phase::closing, std::memory_order_seq_cst);
@@ -236,9 +238,12 @@ void Node::take_everything_down() {
 std::shared_ptr<Registration> Node::make_registration(std::uint16_t kind, std::uint64_t capacity, WhenFull when_full) {
     auto registration = std::make_shared<Registration>();
     registration->kind = kind;
-    registration->window = options_.flow_window_bytes;
+    // More than a largest frame for each place would never be used, and be missing from the budget: a
+    // window cannot be less than what one message costs.
+    registration->window = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(options_.flow_window_bytes, capacity * largest_frame()));
     registration->least_charge =
-        static_cast<std::uint32_t>(std::max<std::uint64_t>(1, options_.flow_window_bytes / capacity));
+        static_cast<std::uint32_t>(std::max<std::uint64_t>(1, registration->window / capacity));
     registration->queue = std::make_shared<TaskQueue>(when_full, capacity, options_.flow_window_bytes,
                                                       [this](Run& run) { finish(run); });
     registration->flow = static_cast<std::uint32_t>(registrations_.size());
@@ -302,6 +307,7 @@ bool Node::remove_peer(std::uint16_t id) {
         std::lock_guard lock(peer->mutex);
         if (!peer->known) return false;
         peer->known = false;
+        peer->removing = true;
         peer->explicit_address.clear();
     }
     add_interest(*peer, kClose);

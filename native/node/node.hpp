@@ -4,6 +4,7 @@
 // the bindings turn into an exception.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -47,7 +48,7 @@ struct NodeOptions {
     std::string secret;
     tls::Context::Files tls;       // certificates; none: TLS off loopback, with the secret
     std::size_t ring_bytes = 4 << 20;
-    std::uint32_t flow_window_bytes = 2 << 20;
+    std::uint32_t flow_window_bytes = 4 << 20;
     double flow_threshold = 0.4;
     std::size_t socket_buffer_bytes = 4 << 20;
     std::vector<std::pair<std::size_t, std::size_t>> buffer_pool{{16384, 256}, {65536, 64}, {262144, 64}};
@@ -300,7 +301,6 @@ class Node {
     // Reads this peer's answers from now on, if nobody does: before the request is sent, or its answer
     // might be faster. Whoever leads sees to it that it does not wait for anything else.
     void lead_answers(Peer& peer, std::optional<Lead>& lead);
-    void count_request() { requests_made_.fetch_add(1, std::memory_order_relaxed); }
     // True unless it was done already. The response, if one comes, is counted as late.
     bool give_up(Pending& pending, Pending::State state) { return requests_.give_up(pending, state); }
     // May block: sends the answer to a request that came in that session, if it still lasts. `urgent`:
@@ -458,6 +458,11 @@ class Node {
     void return_idle_windows(Peer& peer);
     void queue_credit(InFlow& flow, bool confirm = false);
     void give_credit(Run& run, std::uint32_t due);
+
+    // That this node takes, its header included.
+    std::uint32_t largest_frame() const {
+        return std::clamp<std::uint32_t>(options_.flow_window_bytes / 4, 4096, 1 << 20);
+    }
 
     Peer& peer_for(std::uint16_t id);
     void draw_id();

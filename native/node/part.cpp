@@ -78,7 +78,7 @@ void Node::look_at_limit(Nanos when) {
 bool Node::hold(Peer& peer) {
     const bool open = (!peer.out || peer.out->state == Channel::State::open) &&
                       (!peer.in || peer.in->state == Channel::State::open) && !peer.dialling && !peer.offering &&
-                      !peer.resolving && peer.retry_timer == 0;
+                      peer.looking_up.empty() && peer.retry_timer == 0;
     if (!open || peer.id == id() || (peer.features & kPartFeature) == 0) return false;
     // Both must be able to open another one. Who asked the other to dial for it could not.
     if (listener_ < 0 || peer.undiallable || (peer.out && !peer.out->dialled) || (peer.in && peer.in->dialled)) {

@@ -67,6 +67,7 @@ struct Failure {
     std::string other;     // the address of the node that holds a duplicate id
     std::uint16_t id = 0;  // that id
 };
+inline Failure removed_peer() { return {Failure::Code::unreachable, "the peer was removed", "", ""}; }
 
 // A large message that wants to go out: asked, then granted or refused by the receiver.
 struct Reservation {
@@ -161,6 +162,7 @@ class Peer {
     std::string learned_address;
     bool undiallable = false;  // it has no listener: it opens both channels
     bool known = false;        // under mutex: it was added, or it has connected to us
+    bool removing = false;     // under mutex: it was removed, and its connection is not closed yet
     bool up = false;           // on_connected was reported
     std::uint32_t sessions = 0;
     // The session we receive in; written by the selector, read by threads that answer a flush.
@@ -168,7 +170,7 @@ class Peer {
     std::uint64_t connects = 0, losses = 0;
     int attempts = 0;
     std::uint64_t retry_timer = 0;
-    bool resolving = false;
+    std::string looking_up;  // the address whose name is being looked up; empty: none
     Nanos last_heard = 0, heartbeat = 0;
     bool sign_on_out = false;  // where the last sign of life went
     Nanos excused = 0;  // until then its silence is our own doing

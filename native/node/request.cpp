@@ -30,6 +30,8 @@ Attempt Node::try_request(Pending& pending, Message message) {
     const std::uint64_t open = requests_.open();
     const Attempt attempt = put(pending.peer, pending.kind, kRequest, kRequestPrefix + message.size, 1,
                                 [&](Ring& ring, std::uint64_t position) {
+                                    // Before it can be read: whoever has its answer finds it counted.
+                                    requests_made_.fetch_add(1, std::memory_order_relaxed);
                                     ring.write(position, &pending.id, kRequestPrefix);
                                     if (message.size == 0) return;
                                     ring.write(position + kRequestPrefix, message.data, message.size);
@@ -129,13 +131,14 @@ Attempt Node::try_answer(Peer& peer, std::uint32_t session, std::uint16_t kind, 
     };
     struct Filled {
         decltype(copy)& fill;
+        std::atomic<std::uint64_t>& answers;
         void operator()(Ring& ring, std::uint64_t position) const { fill(ring, position); }
-        void count() const {}
+        // Before it can be read: whoever has the answer finds it counted.
+        void count() const { answers.fetch_add(1, std::memory_order_relaxed); }
     };
     const Attempt attempt = put_uncharged(peer, {static_cast<std::uint32_t>(payload), kind, kResponse, 0}, out,
-                                          Filled{copy}, urgent ? Haste::at_once : Haste::usual);
+                                          Filled{copy, answers_}, urgent ? Haste::at_once : Haste::usual);
     if (attempt.status == Status::sent) {
-        answers_.fetch_add(1, std::memory_order_relaxed);
         asker_.store(&peer, std::memory_order_seq_cst);
         // Somebody else asks now: whoever waits for one that has fallen silent is told.
         if (Peer* led = led_.load(std::memory_order_seq_cst); led != nullptr && led != &peer && silent(*led)) {
@@ -182,10 +185,7 @@ Outcome Node::send_answer(Sending& sending, std::uint32_t session, std::uint16_t
             sending.went = false;
             const Message prefix{reinterpret_cast<const char*>(&head), kResponsePrefix};
             outcome = send_large(sending, kind, body, nullptr, kResponse, prefix);
-            if (outcome.ok() && sending.went) {
-                answers_.fetch_add(1, std::memory_order_relaxed);
-                return {};
-            }
+            if (outcome.ok() && sending.went) return {};
         } else {
             outcome = wait(sending, attempt, nullptr);
         }

@@ -361,6 +361,7 @@ Outcome Node::identify(const std::string& address, Nanos timeout, const Interrup
         {
             std::lock_guard lock(peer.mutex);
             peer.explicit_address = address;
+            peer.known = true;
             failures = peer.failures;
             found_.reset();
         }
@@ -452,9 +453,20 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, 
                 if (first != 0) ring.write(position + 8, prefix.data + at, first);
                 if (part != first) ring.write(position + 8 + first, message.data + (at + first - prefix.size), part - first);
             };
+            struct Filled : Fill<decltype(copy)&> {
+                std::atomic<std::uint64_t>* whole;  // with the last part of a request or an answer
+                void count() const {
+                    Fill<decltype(copy)&>::count();
+                    if (whole != nullptr) whole->fetch_add(1, std::memory_order_relaxed);
+                }
+            };
+            std::atomic<std::uint64_t>* const whole = !last                ? nullptr
+                                                      : flags == kResponse ? &answers_
+                                                      : flags == kRequest  ? &requests_made_
+                                                                           : nullptr;
             const Attempt attempt = put_uncharged(
                 peer, header, session,
-                Fill<decltype(copy)&>{charge != 0 ? flow : nullptr, last ? 1u : 0u, kHeaderBytes + 8 + part, copy});
+                Filled{{charge != 0 ? flow : nullptr, last ? 1u : 0u, kHeaderBytes + 8 + part, copy}, whole});
             if (attempt.status == Status::sent) {
                 at += part;
                 continue;

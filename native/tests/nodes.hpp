@@ -298,11 +298,7 @@ class Request {
     // Until it is on its way. `interrupted`: it was done before. It is given up when it did not go.
     Outcome send(std::string_view bytes, Nanos deadline) {
         const Outcome outcome = go({bytes.data(), bytes.size()}, deadline);
-        if (outcome.ok()) {
-            node_.count_request();
-        } else {
-            cancel();
-        }
+        if (!outcome.ok()) cancel();
         return outcome;
     }
     // True when it is done. This thread reads the answer by itself if it may.

@@ -1013,6 +1013,30 @@ TEST("large answers and questions in fragments and small ones share a connection
     }
 }
 
+TEST("whoever has a request or an answer, small or large, finds it counted") {
+    for (const std::size_t size : {std::size_t{64}, std::size_t{6000}}) {
+        NodeOptions narrow = options(1, "unix");
+        narrow.flow_window_bytes = 16 << 10;  // then an answer of 6000 bytes comes in fragments
+        NodeOptions other = options(2, "unix");
+        other.flow_window_bytes = narrow.flow_window_bytes;
+        auto a = make_node(narrow), b = make_node(other);
+        Handler handler(*b, kKind, [&](const Question& question) {
+            CHECK_EQUAL(a->counters().requests, stamp_of(question.text).sequence + 1);
+            CHECK_OK(question.answer(answer_to(question, size)));
+        });
+        introduce(*a, *b);
+        for (std::uint64_t i = 0; i < check::count(2'000, 100'000); ++i) {
+            Request request(*a, 2, kKind);
+            CHECK_OK(request.send(stamped(0, i, size), patiently()));
+            CHECK(request.wait(patiently()));
+            CHECK_EQUAL(b->counters().answers, i + 1);
+            check_answer(request.body(), 0, i, size);
+        }
+        CHECK_EQUAL(about(*a, 2)->large_out != 0, size > 4096);
+        CHECK_EQUAL(about(*b, 1)->large_out != 0, size > 4096);
+    }
+}
+
 TEST("large answers to those who have given up leave no memory behind") {
     for (const std::string& scheme : kSchemes) {
         auto a = make_node(narrow(1, scheme)), b = make_node(narrow(2, scheme));

@@ -7,7 +7,6 @@ says that the broker asks for the topic; who asks the broker, `settled` knows.
 from __future__ import annotations
 
 import gc
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +40,6 @@ def stays(broker: Broker, *all: Events) -> list[int]:
         return before[1] if before == now else []
 
     return eventually(still, PATIENCE) if all else []
-
-
-def free_address() -> str:
-    """One at which nobody listens, so that a broker may come there, go and come again."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def through(publisher: Publisher, subscription: Subscription) -> None:

@@ -93,12 +93,19 @@ def serves(publisher: Publisher, count: int = 1) -> None:
     assert publisher.subscribers == count
 
 
-def came(subscription: Subscription, count: int) -> None:
-    """Returns once exactly so many events have reached the subscription's queue."""
+def came(subscription: Subscription, count: int, dropped: int = 0) -> None:
+    """Returns once exactly so many events have come, and so many of them were dropped.
+
+    They are counted before it is decided whether they are let into the queue.
+    """
     eventually(
         lambda: subscription.statistics()["messages"] >= count, PATIENCE, f"{count} have come"
     )
-    assert subscription.statistics()["messages"] == count
+    eventually(
+        lambda: subscription.statistics()["dropped"] >= dropped, PATIENCE, f"{dropped} are dropped"
+    )
+    counts = subscription.statistics()
+    assert (counts["messages"], counts["dropped"]) == (count, dropped)
 
 
 def publish_each(publisher: Publisher, events: Iterable[bytes]) -> None:

@@ -105,7 +105,7 @@ def test_a_send_that_a_loop_refused_works_when_it_is_tried_again(run: Run) -> No
                 return False
 
             # The first message of a kind may have to wait for its window, and later ones need not.
-            await soon(sends, "send() gets through", 2.0)
+            await soon(sends, "send() gets through")
             assert await inbox.receive_async(5) == (HERE, b"x")
 
     run(main)

@@ -17,6 +17,7 @@ import pytest
 
 from antiphon import Closed, Node, ReceiveTimeout
 from antiphon.node.loops import door_of
+from antiphon.testing import eventually
 from integration.loops import Gated, Run, echo, never_within, pair, settle, soon, task
 from unit.node.pairs import HERE, KIND, OTHER, THERE, THIRD, kind_of, nodes, numbered, to
 
@@ -222,7 +223,7 @@ def test_a_closed_registration_and_a_closed_inbox_leave_the_loops_door(run: Run)
                 inbox.close()
                 for registration in registrations:
                     registration.close()
-                await soon(lambda: not door.calls, "door.calls is empty", 2.0)
+                await soon(lambda: not door.calls, "door.calls is empty")
 
     run(main)
 
@@ -236,13 +237,16 @@ def test_a_loop_that_ended_gives_its_descriptor_back(run: Run) -> None:
             await here.send_async(THERE, b"y", kind=OTHER)
             assert await inbox.receive_async(5) == (HERE, b"y")
 
+    def left() -> int:
+        gc.collect()
+        return event_descriptors()
+
     run(main)
-    gc.collect()
-    before = event_descriptors()
+    before = left()
     for _ in range(5):
         run(main)
-    gc.collect()
-    assert event_descriptors() <= before
+    # A thread that has closed a node may hold it a moment longer than whoever waited for that.
+    eventually(lambda: left() <= before, 10)
 
 
 def test_asyncio_run_works_again_and_again_with_other_nodes(run: Run) -> None:

@@ -39,7 +39,7 @@ def test_several_loops_in_several_threads_share_a_node() -> None:
 
         def work(number: int) -> None:
             async def main() -> None:
-                meeting.wait(5)
+                meeting.wait(20)
                 for turn in range(5):
                     messages = [b"%d %d %d" % (number, turn, each) for each in range(100)]
                     answers = await asyncio.gather(
@@ -56,7 +56,7 @@ def test_several_loops_in_several_threads_share_a_node() -> None:
 
         working = [Running(functools.partial(work, number)) for number in range(len(factories))]
         for each in working:
-            each.result(15)
+            each.result(35)
         assert here.statistics().requests_open == 0
 
 
@@ -69,10 +69,10 @@ def test_handlers_on_one_loop_answer_another(run: Run) -> None:
                 there.on(KIND, echo)
                 here.add_peer(THERE, there.address)
                 ready.set()
-                await soon(over.is_set, timeout=15)
+                await soon(over.is_set, timeout=25)
 
         serving = Running(lambda: run(serve))
-        assert ready.wait(5)
+        assert ready.wait(20)
 
         async def ask() -> None:
             for start in range(0, 500, 50):

@@ -145,7 +145,7 @@ def test_no_coroutine_begins_after_its_registration_was_closed(
             assert await never_within(lambda: len(gated.begun) > begun, 0.03)
             gated.open()
             # Those that run are left to end; nobody handles the others, and nobody waits for them.
-            await here.flush_async(3)
+            await here.flush_async(10)
             assert len(gated.begun) == len(gated.ended) == begun
             assert gated.cancelled == []
             # The kind is free, and the loop has forgotten the old one.

@@ -32,7 +32,7 @@ from antiphon.lab.peers.antiphon_node import RAW_KIND, NodeEndpoint
 from antiphon.lab.peers.base import EndpointConfig
 from unit.lab.descendants import await_none, await_some, descendants, outlived_by_none
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 MESSAGES = 3000
 NEEDS = {
@@ -152,7 +152,7 @@ def test_idle_connections_need_descriptors_and_say_so() -> None:
     code = "from antiphon.lab.bench.probes import probe_connections; print(probe_connections(0.1))"
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))\n{code}"
     done = subprocess.run(
-        [sys.executable, "-c", limited], capture_output=True, text=True, timeout=40, check=True
+        [sys.executable, "-c", limited], capture_output=True, text=True, timeout=100, check=True
     )
     assert "RLIMIT_NOFILE allows 512" in done.stdout
 

@@ -27,7 +27,7 @@ from antiphon.lab.bench.request_plan import request_plan
 from antiphon.lab.peers.requests import REQUEST_PEERS
 from unit.lab.descendants import await_none, await_some, descendants, outlived_by_none
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 NEEDS = {
     "pyzmq": ("pyzmq",),
@@ -99,7 +99,7 @@ def command(*arguments: str) -> list[str]:
 def test_the_command_prints_its_json() -> None:
     arguments = ("--quick", "--peers", "python-sockets", "--seconds", "0.1", "--repeats", "1")
     done = subprocess.run(
-        command(*arguments, "--json"), capture_output=True, text=True, timeout=40, check=False
+        command(*arguments, "--json"), capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

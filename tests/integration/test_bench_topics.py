@@ -17,6 +17,7 @@ import pytest
 
 from antiphon.lab.bench.plan import Point
 from antiphon.lab.bench.point import Options, check_point
+from antiphon.lab.bench.prediction import Prediction, probe_prediction
 from antiphon.lab.bench.topic_plan import topic_plan
 from antiphon.lab.bench.topic_probes import (
     Dispatch,
@@ -33,7 +34,7 @@ from antiphon.lab.bench.topics import TOPIC_WORKER, MeasureTopics
 from antiphon.lab.peers.topics import TOPIC_PEERS
 from unit.lab.descendants import await_none, await_some, descendants, outlived_by_none
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 NEEDS = {"pyzmq": ("pyzmq",), "zenoh": ("zenoh",), "nats": ("nats-py", "nats")}
 SHORT = Options(seconds=0.1, warmup=0.0, min_bytes=0, stretch=1.0)
@@ -79,7 +80,7 @@ def test_every_message_on_a_timetable_arrives_and_is_timed(point: Point) -> None
 
 
 @pytest.mark.parametrize("variant", ["event", "batch"])
-def test_half_of_what_was_measured_is_published(variant: str) -> None:
+def test_half_of_what_it_can_do_by_a_timetable_is_published(variant: str) -> None:
     measure = MeasureTopics()
     most = measure(Point("antiphon", variant, "one-way", 128), SHORT)
     assert (most.outcome, most.reason) == ("ok", "")
@@ -87,8 +88,9 @@ def test_half_of_what_was_measured_is_published(variant: str) -> None:
     if variant == "event":
         half = measure(Point("antiphon", "event", "half", 128), SHORT)
         assert (half.outcome, half.reason) == ("ok", "")
-        assert half.figures["offered_per_second"] == pytest.approx(most.rate / 2, abs=1)
-        assert half.rate == pytest.approx(most.rate / 2, rel=0.01)
+        offered = half.figures["offered_per_second"]
+        assert 0 < offered < 0.75 * most.rate
+        assert half.rate == pytest.approx(offered, rel=0.01)
 
 
 def test_half_of_what_was_not_measured_is_a_failure_that_says_so() -> None:
@@ -137,6 +139,17 @@ def test_delays_by_echo_and_by_the_clock_are_probed() -> None:
     assert probed.one_way.p50 > 0
 
 
+def test_predicted_and_measured_delays_are_probed() -> None:
+    probed = probe_prediction(arrivals=1200, loads=(0.3, 0.6))
+    assert isinstance(probed, Prediction), probed
+    assert [point.service for point in probed.points] == 2 * ["constant"] + 2 * ["exponential"]
+    assert probed.arrivals >= 1200
+    for point in probed.points:
+        assert point.utilisation > 0
+        assert min(point.predicted, point.measured, point.bound) > 0
+        assert point.competitor > 0  # there was one
+
+
 def test_topics_and_cores_are_probed() -> None:
     probed = probe_scaling(seconds=0.2, topics=2, repeats=1)
     assert isinstance(probed, Scaling), probed
@@ -164,12 +177,14 @@ def command(*arguments: str) -> list[str]:
 
 
 def test_the_command_prints_its_json() -> None:
-    arguments = ("--quick", "--peers", "antiphon", "--seconds", "0.1", "--repeats", "1")
+    # Half of its most takes what arrived within the window: not so short that a pause fills it.
+    arguments = ("--quick", "--peers", "antiphon", "--seconds", "0.5", "--repeats", "1")
     done = subprocess.run(
-        command(*arguments, "--json"), capture_output=True, text=True, timeout=60, check=False
+        command(*arguments, "--json"), capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    reasons = [point["reason"] for point in document["points"] if point["outcome"] != "ok"]
+    assert done.returncode == 0, (reasons, done.stderr)
     assert document["benchmark"] == "topic"
     found = {(point["variant"], point["pattern"]) for point in document["points"]}
     assert found == {

@@ -18,7 +18,6 @@ from antiphon.topics.announcements import Subscribed, Update, Want, encode
 from integration.brokers import (
     announce,
     counts_of,
-    free_address,
     leaves_nothing,
     open_files,
     settled,
@@ -38,7 +37,7 @@ from integration.buses import (
     serves,
     wait_served,
 )
-from unit.node.pairs import Running, go_on, numbered, stop
+from unit.node.pairs import Running, free_address, go_on, numbered, stop
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -172,13 +171,13 @@ def test_a_client_that_comes_back_under_its_id_is_served_anew(broker: Broker) ->
 
 
 def test_a_client_that_stands_still_is_forgotten_and_served_again_when_it_goes_on() -> None:
-    quick = NodeConfig(heartbeat=0.2)
+    quick = NodeConfig(heartbeat=0.4)
     steady = Events()
     with (
         Broker("tcp://127.0.0.1:0", node_config=quick) as broker,
         Bus(broker.address, node_config=quick) as here,
         Bus(broker.address, node_config=quick) as there,
-        Child(resident, address=broker.address, patterns=["a"], heartbeat=0.2) as child,
+        Child(resident, address=broker.address, patterns=["a"], heartbeat=0.4) as child,
     ):
         child.expect("ready")
         there.subscribe("a", steady)
@@ -382,7 +381,7 @@ def test_a_connection_that_is_cut_is_made_anew_and_the_events_tell_what_was_lost
 
 
 def test_a_link_that_swallows_everything_is_noticed_and_made_anew() -> None:
-    quick = NodeConfig(heartbeat=0.2)
+    quick = NodeConfig(heartbeat=0.4)
     events = Events()
     with (
         Broker("tcp://127.0.0.1:0", node_config=quick) as broker,
@@ -490,7 +489,7 @@ def test_two_brokers_have_nothing_to_do_with_each_other(broker: Broker) -> None:
 # --- slow subscribers -----------------------------------------------------------------------------
 
 
-def test_a_subscription_that_is_a_little_slow_misses_nothing(broker: Broker) -> None:
+def test_a_subscription_that_is_a_little_slow_misses_nothing() -> None:
     """It holds its publishers up instead, each time for less than max_block."""
     count = 400
     slow, quick = Events(), Events()
@@ -499,7 +498,11 @@ def test_a_subscription_that_is_a_little_slow_misses_nothing(broker: Broker) -> 
         time.sleep(0.001)
         slow(event)
 
-    with Bus(broker.address) as here, Bus(broker.address) as there:
+    with (
+        Broker("tcp://127.0.0.1:0", config=BrokerConfig(max_block=10)) as broker,
+        Bus(broker.address) as here,
+        Bus(broker.address) as there,
+    ):
         there.subscribe("a", handler, capacity=4)
         there.subscribe("a", quick, capacity=4)
         settled(broker, subscriptions=2)
@@ -536,18 +539,20 @@ def test_a_full_broker_holds_up_the_publishers_of_that_topic_and_no_others() -> 
             assert a.statistics()["published"] < 300
         publishing.result(PATIENCE)  # the broker's patience has ended
         held.open()
-        published = itertools.count(301)
+        published = 300
 
         def served() -> bool:
             """It has room as soon as the broker hears of it."""
-            a.publish(b"last")
-            next(published)
+            nonlocal published
+            published += 1
+            last = b"last %d" % published
+            a.publish(last)
             with contextlib.suppress(AssertionError):
-                eventually(lambda: held.data[-1] == b"last", 0.5)
-            return held.data[-1] == b"last"
+                eventually(lambda: held.data[-1] == last, 0.5)
+            return held.data[-1] == last
 
         eventually(served, PATIENCE)
-        assert len(held) + sum(held.missed) == next(published) - 1
+        assert len(held) + sum(held.missed) == published
         without_gap(held.items)
         assert sum(held.missed) == broker.statistics().dropped
 
@@ -724,7 +729,7 @@ def test_a_slow_subscription_holds_up_its_topic_for_a_while_and_then_misses_even
         assert quick.wait(count) == numbered(count)
         publishing.result(PATIENCE)
         # Held up once, not once for each event.
-        assert time.monotonic() - began < 2 * patience + 3
+        assert time.monotonic() - began < PATIENCE < count * patience
         assert set(quick.missed) == set(other.missed) == {0}
         settled(broker, relayed=count + 500, lost=0)
         eventually(lambda: broker.statistics().dropped >= count - 8, PATIENCE)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from array import array
-from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +12,7 @@ import pytest
 from antiphon import Batch
 from antiphon.testing import Child, Collected, Control, eventually
 from antiphon.topics import Bus, EventBatch
-from integration.buses import PATIENCE, HeldBatches, serves
+from integration.buses import PATIENCE, HeldBatches, came, serves
 from unit.node.pairs import numbered, pattern
 
 pytestmark = pytest.mark.timeout(60)
@@ -249,25 +247,20 @@ def test_what_a_full_queue_of_batches_lost_is_told_by_the_next_ones(
         assert held.entered.wait(PATIENCE)
         for number in range(count):
             publisher.publish(b"%d" % number)
-        all_came(subscription.statistics, count + 1)
-        dropped = subscription.statistics()["dropped"]
-        assert dropped == count - capacity
+        dropped = count - capacity
+        came(subscription, count + 1, dropped=dropped)
         held.open()
         eventually(lambda: sum(map(len, held.batches.items)) == 1 + capacity, PATIENCE)
         publisher.publish(b"last")
         eventually(lambda: sum(map(len, held.batches.items)) == 2 + capacity, PATIENCE)
-        came = [one for batch in held.batches.items for one in batch]
+        got = [one for batch in held.batches.items for one in batch]
         kept = numbered(count)[-capacity:] if policy == "drop_oldest" else numbered(capacity)
-        assert came == [b"first", *kept, b"last"]
+        assert got == [b"first", *kept, b"last"]
         missed = [batch.missed for batch in held.batches.items]
         assert sum(missed) == dropped
         # Just before what came next: behind the first, or before the last.
         assert (missed[1] if policy == "drop_oldest" else missed[-1]) == dropped
         assert subscription.statistics()["missed"] == dropped
-
-
-def all_came(statistics: Callable[[], dict[str, Any]], count: int) -> None:
-    eventually(lambda: statistics()["messages"] == count, PATIENCE, f"{count} have come")
 
 
 def test_packed_events_that_fill_the_queue_are_cut_to_the_event(channel: str) -> None:
@@ -282,9 +275,9 @@ def test_packed_events_that_fill_the_queue_are_cut_to_the_event(channel: str) ->
         assert held.entered.wait(PATIENCE)
         data = b"".join(b"%05d" % number for number in range(count))
         publisher.publish_packed(data, array("q", range(0, len(data) + 1, 5)))
-        all_came(subscription.statistics, count + 1)
+        came(subscription, count + 1, dropped=count - capacity)
         held.open()
         eventually(lambda: sum(map(len, held.batches.items)) == 1 + capacity, PATIENCE)
-        came = [one for batch in held.batches.items for one in batch]
-        assert came[1:] == [b"%05d" % number for number in range(count - capacity, count)]
+        got = [one for batch in held.batches.items for one in batch]
+        assert got[1:] == [b"%05d" % number for number in range(count - capacity, count)]
         assert sum(batch.missed for batch in held.batches.items) == count - capacity

@@ -124,7 +124,7 @@ def test_what_is_lost_with_a_connection_is_missed_by_the_next_event(channel: str
             go_on(child.pid)
             eventually(lambda: placed(publisher), PATIENCE, "it is back")
             published = publisher.statistics()["published"]
-            eventually(lambda: events_of(child)["sequences"][-1] == published, PATIENCE)
+            eventually(lambda: events_of(child)["sequences"][-1:] == [published], PATIENCE)
             seen = events_of(child)
             assert seen["sequences"] == sorted(set(seen["sequences"]))
             # Every gap in the publisher's numbers is told by the event behind it.
@@ -266,8 +266,9 @@ def test_twenty_buses_on_one_channel_hear_each_other(channel: str) -> None:
         for events in heard:
             events.first(count * each, PATIENCE)
         for bus in buses:
+            # An event may come before the letter that tells of its topic.
+            eventually(lambda bus=bus: bus.statistics().topics == count, PATIENCE)  # type: ignore[misc]
             assert bus.statistics().peers == count - 1
-            assert bus.statistics().topics == count
         for events in heard:
             assert len(events) == count * each
             assert Counter(event.topic for event in events.items) == {

@@ -171,6 +171,11 @@ def test_subscriptions_with_other_filters_get_each_their_own(channel: str) -> No
 
 @pytest.mark.parametrize("how", ["handler", "iterated", "batch"])
 def test_an_event_that_has_outlived_its_use_is_not_handed_out(channel: str, how: str) -> None:
+    outlived(channel, how, 0.05)
+
+
+def outlived(channel: str, how: str, life: float) -> None:
+    """``life``, in seconds, is that of the events that end in the queue of a subscription."""
     batches: list[Any] = []
     with Bus(channel) as here, Bus(channel) as there, Held() as held:
 
@@ -190,12 +195,12 @@ def test_an_event_that_has_outlived_its_use_is_not_handed_out(channel: str, how:
         serves(publisher)
         publisher.publish(b"first", ttl=30.0)
         assert how == "iterated" or held.entered.wait(PATIENCE)
-        publisher.publish(b"stale", ttl=0.05)
-        publisher.publish_many([b"stale"] * 3, ttl=0.05)
+        publisher.publish(b"stale", ttl=life)
+        publisher.publish_many([b"stale"] * 3, ttl=life)
         publisher.publish(b"fresh", {"a": 1}, ttl=60.0)
         publisher.publish(b"for ever")
         came(subscription, 7)
-        time.sleep(0.2)  # their lives end; nothing else tells
+        time.sleep(life + 0.15)  # their lives end; nothing else tells
         held.open()
         wanted = [(b"first", 0, 1), (b"fresh", 4, 6), (b"for ever", 0, 7)]
         if how == "iterated":

@@ -60,12 +60,12 @@ def test_buses_find_each_other_by_multicast(group: str) -> None:
 
 
 def test_a_bus_that_is_killed_is_forgotten_by_multicast_in_time(group: str) -> None:
-    often = BusConfig(announce_interval=0.2, announce_expiry=1.0)
+    often = BusConfig(announce_interval=0.4, announce_expiry=2.0)
     with Bus(group, config=often) as here:
         publisher = here.publisher("b")
         for _ in range(2):
             with Child(
-                resident, address=group, topics=["a"], patterns=["b"], announce=0.2
+                resident, address=group, topics=["a"], patterns=["b"], announce=0.4
             ) as child:
                 child.expect("ready", PATIENCE)
                 serves(publisher)

@@ -267,8 +267,8 @@ def test_a_send_that_waits_is_woken_before_the_drain_is_over() -> None:
         waits = to(here).credit_waits
         sending = Running(lambda: here.send(THERE, b"y", kind=KIND))
         eventually(lambda: to(here).credit_waits > waits)
-        closing = Running(lambda: here.close(drain=10))
-        assert isinstance(sending.error(3), Closed)
+        closing = Running(lambda: here.close(drain=25))
+        assert isinstance(sending.error(15), Closed)
         assert not closing.done
         gate.open()
         closing.result()

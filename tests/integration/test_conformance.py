@@ -96,6 +96,11 @@ def test_who_overruns_its_share_is_reported_and_nobody_else(channel: str) -> Non
         ):
             told = reports.wait("over/*")
             assert rival.pending > 0  # there was somebody to compete with
+            # Those without a share wait for what the others leave.
+            eventually(
+                lambda: all(one.statistics()["handled"] for one in (over, rival, good, free)),
+                PATIENCE,
+            )
         done.set()
         counts = {one.pattern: one.statistics() for one in (over, rival, good, free)}
         for one in (over, free):

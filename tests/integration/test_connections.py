@@ -32,7 +32,7 @@ from unit.node.pairs import has_ipv6
 pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60)
 
 KIND = 200
-QUICK = NodeConfig(connect_timeout=0.5)
+QUICK = NodeConfig(connect_timeout=1.5)
 PATIENT = NodeConfig(connect_timeout=40.0)
 """For what must be known at once: who waits for the end of this is found out."""
 # Around every size at which something changes: nothing, a header, a page, the small buffers, the
@@ -360,7 +360,7 @@ def test_a_port_where_nobody_listens_is_unreachable_after_the_connect_timeout() 
         began = time.monotonic()
         with pytest.raises(PeerUnreachable, match=nowhere) as failed:
             node.send(2, b"", kind=KIND)
-        assert 0.4 < time.monotonic() - began < 15
+        assert 1.2 < time.monotonic() - began < 15
         assert (failed.value.peer, failed.value.address) == (2, nowhere)
         assert "refused" in (failed.value.reason or "")
 
@@ -370,7 +370,7 @@ def test_a_host_that_keeps_silent_is_unreachable_after_the_connect_timeout() -> 
         began = time.monotonic()
         with pytest.raises(PeerUnreachable):
             node.send(2, b"", kind=KIND)
-        assert 0.4 < time.monotonic() - began < 15
+        assert 1.2 < time.monotonic() - began < 15
 
 
 def test_a_name_that_does_not_exist_is_unreachable_and_named() -> None:
@@ -506,6 +506,23 @@ def test_of_two_who_ask_with_the_same_drawn_id_one_draws_another(
                 record = strangers.hello(id, flags=flags, incarnation=incarnation)
                 asking.say(strangers.frame(strangers.HELLO, record))
                 assert asking.read().kind == answer
+
+
+def test_an_id_is_free_again_when_whoever_asked_with_it_has_connected_and_died() -> None:
+    flags = strangers.NO_LISTENER | strangers.ASKS_WHO
+
+    def ask(incarnation: int) -> int:
+        with Stranger.dial(hub.address) as asking:
+            record = strangers.hello(40000, flags=flags, incarnation=incarnation)
+            asking.say(strangers.frame(strangers.HELLO, record))
+            return asking.read().kind
+
+    with Node(1) as hub:
+        assert ask(1) == strangers.REPLY
+        with Stranger.dial(hub.address) as first:
+            first.hand_shake(40000, incarnation=1)
+            eventually(lambda: [one.id for one in hub.connections()] == [40000], 5)
+        assert ask(2) == strangers.REPLY
 
 
 def test_an_id_that_was_drawn_and_is_taken_is_drawn_again_silently() -> None:
@@ -709,4 +726,4 @@ def test_a_node_that_could_not_listen_leaves_no_descriptors_behind() -> None:
         for _ in range(10):
             with pytest.raises(OSError, match="listen on"):
                 node.start()
-        assert descriptors() == before
+        assert descriptors() <= before

@@ -14,7 +14,7 @@ import pytest
 
 from antiphon import AntiphonError, ConnectionInfo, Node, NodeConfig, PeerUnreachable
 from antiphon.testing import Child, Collected, Control, eventually
-from unit.node.pairs import go_on, stop
+from unit.node.pairs import free_address, go_on, stop
 
 pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60)
 
@@ -229,7 +229,7 @@ def test_a_sender_killed_in_a_large_message_leaves_nothing_behind_at_the_receive
 def test_a_receiver_killed_and_started_again_gets_the_traffic_that_follows(
     transport: str, tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:
-    address = "tcp://127.0.0.1:0" if transport == "tcp" else f"unix://{tmp_path}/node.sock"
+    address = free_address() if transport == "tcp" else f"unix://{tmp_path}/node.sock"
     kills = count(3, 30)
     incarnations = set()
     lost: Collected[int] = Collected()
@@ -237,12 +237,12 @@ def test_a_receiver_killed_and_started_again_gets_the_traffic_that_follows(
         node.on_disconnected(lambda peer, reason: lost.add(peer))
         for round_ in range(1, kills + 1):
             with Child(receiver, id=2, listen=address) as child:
-                address = child.expect("ready")["address"]
+                child.expect("ready")
                 node.add_peer(2, address)
                 for number in range(1000):
                     node.send(2, struct.pack("<Q", number), kind=KIND)
                 node.flush()
-                assert count_of(child) == 1000
+                eventually(lambda: count_of(child) == 1000, 10, "the last is counted")
                 incarnations.add(find(node, 2).incarnation)
                 child.kill()
                 lost.first(round_)
@@ -257,9 +257,10 @@ def test_a_receiver_killed_and_started_again_gets_the_traffic_that_follows(
 
 def test_a_send_waits_for_a_peer_that_is_just_being_started_again() -> None:
     failures: Collected[AntiphonError | None] = Collected()
-    with Node(1, config=NodeConfig(connect_timeout=15)) as node:
-        with Child(receiver, id=2) as child:
-            address = child.expect("ready")["address"]
+    address = free_address()
+    with Node(1, config=NodeConfig(connect_timeout=30)) as node:
+        with Child(receiver, id=2, listen=address) as child:
+            child.expect("ready")
             node.add_peer(2, address)
             node.send(2, struct.pack("<Q", 0), kind=KIND)
             child.kill()
@@ -279,7 +280,7 @@ def test_a_send_waits_for_a_peer_that_is_just_being_started_again() -> None:
         with Child(receiver, id=2, listen=address) as child:
             child.expect("ready")
             assert failures.first(1) == [None]
-            assert count_of(child) == 1
+            eventually(lambda: count_of(child) == 1, 10, "it is counted")
             waiting.join()
 
 
@@ -333,5 +334,5 @@ def test_a_frozen_receiver_is_found_dead_by_its_silence_and_reached_again_later(
         go_on(child.pid)
         node.send(2, struct.pack("<Q", 1), kind=KIND)
         node.flush()
-        assert count_of(child) == 2
+        eventually(lambda: count_of(child) == 2, 10, "the last is counted")
         assert find(node, 2).reconnects == 1

@@ -188,6 +188,9 @@ def look_up_names(control: Control) -> None:
 
         measure("far", lambda: node.send(2, b"", kind=200))
         measure("near", lambda: node.send(3, b"", kind=200))
+        with antiphon.Node(2) as moved:
+            node.add_peer(2, moved.address)
+            measure("moved", lambda: node.send(2, b"", kind=200))
         measure("close", lambda: node.close(drain=0))
         control.tell("done", took=took, errors=errors)
 
@@ -216,6 +219,13 @@ def test_a_name_that_nobody_resolves_is_unreachable_in_time_and_named(
 @pytest.mark.needs("netns")
 def test_a_name_that_nobody_resolves_holds_up_no_other_name(looked_up: dict[str, Any]) -> None:
     assert "near" not in looked_up["errors"]
+
+
+@pytest.mark.needs("netns")
+def test_a_name_that_nobody_resolves_does_not_hold_up_another_address_of_the_same_peer(
+    looked_up: dict[str, Any],
+) -> None:
+    assert "moved" not in looked_up["errors"]
 
 
 @pytest.mark.needs("netns")
@@ -276,7 +286,7 @@ def test_a_link_that_stalls_for_less_than_the_limit_is_kept(ends: Ends) -> None:
     ends.connect()
     for proxy in ends.ways:
         proxy.stall()
-    assert ends.lost.none_within(DEAD / 3)
+    assert ends.lost.none_within(DEAD / 5)  # a machine that is slow adds to it
     for proxy in ends.ways:
         proxy.flow()
     ends.one.send(2, b"still here", kind=KIND)
@@ -309,8 +319,8 @@ def test_a_slow_link_is_not_taken_for_a_dead_one(ends: Ends) -> None:
 
 
 def test_a_send_does_not_time_out_on_a_slow_link_while_there_is_room_for_it() -> None:
-    """Room for a message comes every fiftieth of a second, half a ring only every two seconds."""
-    narrow = NodeConfig(ring_bytes=2 << 20, socket_buffer_bytes=65536, send_timeout=1.0)
+    """Room for a message comes every 25th of a second, half a ring only every four seconds."""
+    narrow = NodeConfig(ring_bytes=2 << 20, socket_buffer_bytes=65536, send_timeout=2.0)
     wide = NodeConfig(flow_window_bytes=16 << 20)  # so that credit plays no part
     with (
         Node(1, config=narrow) as one,
@@ -321,7 +331,7 @@ def test_a_send_does_not_time_out_on_a_slow_link_while_there_is_room_for_it() ->
         one.add_peer(2, proxy.address)
         one.send(2, b"", kind=KIND)
         one.flush()
-        proxy.forward.slow(500_000)
+        proxy.forward.slow(250_000)
         for _ in range(330):
             one.send(2, bytes(10_000), kind=KIND)
         assert one.connections()[0].ring_waits > 0

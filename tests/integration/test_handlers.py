@@ -371,6 +371,7 @@ def test_a_send_inside_a_handler_has_the_patience_of_requests() -> None:
                 errors.append(error)
 
         here.on(KIND, handler)
+        here.send(THERE, b"connects", kind=THIRD)  # which may take longer than the handler waits
         there.send(HERE, b"go", kind=KIND)
         (error,) = eventually(lambda: errors)
         assert (error.peer, error.kind) == (THERE, OTHER)
@@ -397,6 +398,9 @@ def test_two_nodes_that_flood_each_other_from_handlers_end_in_timeouts(small: bo
 
             return handler
 
+        # Both ways: that may take longer than a handler waits.
+        here.send(THERE, b"connects", kind=OTHER)
+        there.send(HERE, b"connects", kind=OTHER)
         here.on(KIND, flood(here), capacity=64)
         there.on(KIND, flood(there), capacity=64)
         here.send(THERE, bytes(50), kind=KIND)

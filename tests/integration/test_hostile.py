@@ -172,12 +172,12 @@ def test_random_bytes_do_no_harm(pelted: Attacked, count: Callable[[int, int], i
 
 def test_half_a_hand_shake_is_given_up_after_the_connect_timeout(attacked: Attacked) -> None:
     with contextlib.ExitStack() as stack, attacked.undisturbed():
+        began = time.monotonic()
         halves = [stack.enter_context(attacked.dial()) for _ in range(3)]
         greeting = frame(strangers.HELLO, hello(7))
         halves[0].say(greeting[:20])
         halves[1].say(greeting)  # and never a confirm
         # halves[2] says nothing at all
-        began = time.monotonic()
         for half in halves:
             assert half.dropped_within(10)
             assert time.monotonic() - began > 0.8
@@ -186,8 +186,8 @@ def test_half_a_hand_shake_is_given_up_after_the_connect_timeout(attacked: Attac
 def test_a_hello_of_one_byte_at_a_time_is_given_up_after_the_connect_timeout(
     attacked: Attacked,
 ) -> None:
+    began = time.monotonic()
     with attacked.dial() as stranger, attacked.undisturbed():
-        began = time.monotonic()
         for byte in frame(strangers.HELLO, hello(7)):
             stranger.say(bytes([byte]))
             if stranger.dropped_within(0.1):
@@ -305,9 +305,8 @@ def test_a_peer_that_breaks_the_protocol_is_disconnected_at_once(
                 stranger.hand_shake(7)
                 stranger.say(noise)
                 assert stranger.dropped_within(10)
-    facts = pelted.statistics()
-    assert facts["errors"] >= errors + 3
-    assert facts["peers"] == [2]
+    assert pelted.statistics()["errors"] >= errors + 3
+    eventually(lambda: pelted.statistics()["peers"] == [2], 10, "only the client is connected")
 
 
 def test_a_kind_that_a_newer_library_may_use_is_skipped_and_counted(attacked: Attacked) -> None:
@@ -403,7 +402,7 @@ def test_answers_to_a_slow_reader_do_not_hold_up_the_others(attacked: Attacked) 
 
 def test_a_peer_that_reads_one_byte_a_second_fills_only_its_own_ring() -> None:
     config = NodeConfig(
-        heartbeat=0.4, send_timeout=0.5, ring_bytes=1 << 20, socket_buffer_bytes=65536
+        heartbeat=0.4, send_timeout=2.0, ring_bytes=1 << 20, socket_buffer_bytes=65536
     )
     with Host(receive_buffer=4096) as host, Node(1, config=config) as node, Node(2) as other:
         inbox = other.inbox(KIND)
@@ -424,7 +423,7 @@ def test_a_peer_that_reads_one_byte_a_second_fills_only_its_own_ring() -> None:
             with pytest.raises(SendTimeout) as full:
                 send_without_end()
             assert full.value.peer == 7
-            assert full.value.waited >= 0.5
+            assert full.value.waited >= 2.0
             for number in range(1000):
                 node.send(2, b"%d" % number, kind=KIND)
             for number in range(1000):
@@ -442,7 +441,7 @@ def test_a_server_that_speaks_another_protocol_is_named_in_the_error() -> None:
                 stranger.say(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 stranger.dropped_within(2)
 
-    with Host() as host, Node(1, config=NodeConfig(connect_timeout=0.5)) as node:
+    with Host() as host, Node(1, config=NodeConfig(connect_timeout=2.0)) as node:
         node.add_peer(2, host.address)
         serving = threading.Thread(target=serve, args=(host,))
         serving.start()

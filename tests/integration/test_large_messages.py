@@ -92,10 +92,8 @@ def test_messages_that_just_fill_their_fragments_arrive_whole(fragments: int) ->
 
 
 DEFAULT_LIMITS = {
-    "a quarter of the window": 512 << 10,
-    "a quarter of the ring": 1 << 20,
-    "the window": 2 << 20,
-    "the ring": 4 << 20,
+    "a quarter of the window and of the ring": 1 << 20,
+    "the window and the ring": 4 << 20,
     "two rings": 8 << 20,
 }
 
@@ -251,18 +249,27 @@ def test_large_messages_of_several_threads_and_small_ones_do_not_mix(config: Nod
 
 
 def test_small_messages_go_on_between_the_fragments_of_a_large_one() -> None:
-    heard = Heard()
+    message = bytes(48 << 20)
+    heard: list[int] = []
     with nodes(SMALL) as (here, there):
-        there.on(KIND, heard)
-        there.on(OTHER, heard)
+        for kind in (KIND, OTHER):
+            there.on(kind, lambda source, data: heard.append(len(data)))
         here.send(THERE, b"warm", kind=OTHER)
-        message = bytes(48 << 20)
-        sending = Running(lambda: here.send(THERE, message, kind=KIND))
-        eventually(lambda: there.statistics().large_bytes_in_use == len(message))
-        here.send(THERE, b"small", kind=OTHER)
-        sending.result(20)
-        here.flush(20)
-    assert [len(data) for data in heard.data] == [4, 5, len(message)]
+        here.flush()
+
+        def overtakes() -> bool:
+            heard.clear()
+            eventually(lambda: there.statistics().large_bytes_in_use == 0)
+            sending = Running(lambda: here.send(THERE, message, kind=KIND))
+            eventually(lambda: sending.done or there.statistics().large_bytes_in_use > 0)
+            here.send(THERE, b"small", kind=OTHER)
+            sending.result(20)
+            here.flush(20)
+            assert sorted(heard) == [5, len(message)]
+            return heard == [5, len(message)]
+
+        # One of five: on a busy machine the large one may be through before the small one is sent.
+        assert any(overtakes() for _ in range(5))
 
 
 def test_large_and_small_messages_of_one_thread_keep_their_order() -> None:
@@ -379,7 +386,7 @@ def test_large_messages_that_a_policy_drops_give_the_budget_back() -> None:
         for _ in range(20):
             here.send(THERE, bytes(20_000), kind=KIND)
         eventually(lambda: kind_of(there).messages == 20)
-        assert kind_of(there).dropped == 19
+        eventually(lambda: kind_of(there).dropped == 19)
         eventually(lambda: there.statistics().large_bytes_in_use <= 20_000)
 
 
@@ -387,6 +394,8 @@ def test_large_messages_in_send_many_are_counted_in_sent() -> None:
     config = dataclasses.replace(BUDGET, large_message_bytes=200_000, send_timeout=1.0)
     with nodes(config) as (here, there):
         inbox = there.inbox(KIND)
+        place(here, b"connects")  # which may take longer than a send waits
+        inbox.receive(5)
         messages = list(itertools.repeat(bytes(100_000), 5))
         with pytest.raises(SendTimeout) as error:
             here.send_many(THERE, [b"small", *messages], kind=KIND)

@@ -618,7 +618,7 @@ def test_flush_ends_although_the_last_message_is_received_at_the_same_moment() -
         inbox.receive(5)
         for _ in range(1500):
             here.send(THERE, b"x", kind=KIND)
-            flushing = Running(lambda: here.flush(3))
+            flushing = Running(lambda: here.flush(8))
             while not inbox.pending:
                 pass
             inbox.receive(0)

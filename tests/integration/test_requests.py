@@ -579,6 +579,7 @@ def test_calls_that_nest_without_end_end_with_an_error() -> None:
 
         there.on(KIND, lambda source, data: nest(there, HERE))
         here.on(KIND, lambda source, data: nest(here, THERE))
+        there.send(HERE, b"connects", kind=OTHER)  # an answer would not wait for it for long
         with pytest.raises((RequestTimeout, RemoteError)):
             here.request(THERE, b"x", kind=KIND)
         there.on(OTHER, echo)
@@ -685,6 +686,8 @@ def test_large_answers_to_many_at_once_fit_into_their_budget() -> None:
 def test_a_large_answer_that_comes_late_leaves_nothing_behind() -> None:
     with nodes() as (here, there), Slow() as slow:
         there.on(KIND, lambda source, data: slow(source, data) * 5_000_000)
+        slow.let()
+        here.request(THERE, b"", kind=KIND)  # connects: without, the next may never be sent
         with pytest.raises(RequestTimeout):
             here.request(THERE, b"x", kind=KIND, timeout=0.1)
         slow.let()

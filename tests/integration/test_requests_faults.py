@@ -28,6 +28,7 @@ from unit.node.pairs import (
     Running,
     all_results,
     eventually,
+    free_address,
     kind_of,
     nodes,
     to,
@@ -86,6 +87,24 @@ def test_a_peer_that_is_removed_fails_what_waits_for_it() -> None:
         assert isinstance(future.exception(SOON), PeerUnreachable)
 
 
+def test_a_peer_that_is_removed_is_not_dialled_again_for_whoever_waits() -> None:
+    with slow_there(capacity=1) as (here, there, slow):
+        inbox = here.inbox(KIND)
+        there.send(HERE, b"so that its address is known", kind=KIND)
+        inbox.receive(timeout=SOON)
+        # Most of them wait for a place, and would like to be sent.
+        waiting = [Running(lambda: here.request(THERE, b"x", kind=KIND)) for _ in range(20)]
+        slow.asked.first(1)
+        eventually(lambda: here.statistics().requests_open == 20)
+        asleep(waiting)
+        here.remove_peer(THERE)
+        for one in waiting:
+            assert isinstance(one.error(SOON), PeerUnreachable)
+        time.sleep(0.3)  # a dial would be through
+        assert to(here).connects == 1
+        assert not to(here).sending
+
+
 def test_a_cut_connection_fails_what_waits_and_the_next_request_connects_again() -> None:
     with nodes() as (here, there), Slow() as slow, Proxy(there.address) as proxy:
         here.add_peer(THERE, proxy.address)
@@ -141,11 +160,11 @@ def test_a_peer_killed_while_requests_wait_fails_them_soon() -> None:
 
 
 def test_a_peer_started_again_under_its_id_answers_and_no_old_answer_is_taken() -> None:
-    address = "tcp://127.0.0.1:0"
+    address = free_address()
     with Node(HERE, config=NodeConfig(connect_timeout=10)) as here:
         for life in range(4):
             with Child(answerer, id=THERE, listen=address, life=life) as child:
-                address = child.expect("ready")["address"]
+                child.expect("ready")
                 here.add_peer(THERE, address)
                 for turn in range(20):
                     question = b"%d" % turn
@@ -158,15 +177,16 @@ def test_a_peer_started_again_under_its_id_answers_and_no_old_answer_is_taken() 
 
 
 def test_a_request_waits_for_a_peer_that_is_just_being_started_again() -> None:
-    with Node(HERE, config=NodeConfig(connect_timeout=15)) as here:
-        with Child(answerer, id=THERE, listen="tcp://127.0.0.1:0", life=1) as child:
-            address = child.expect("ready")["address"]
+    address = free_address()
+    with Node(HERE, config=NodeConfig(connect_timeout=30)) as here:
+        with Child(answerer, id=THERE, listen=address, life=1) as child:
+            child.expect("ready")
             here.add_peer(THERE, address)
             assert here.request(THERE, b"x", kind=KIND) == b"1 x"
             child.kill()
         eventually(lambda: not to(here).sending)
-        waiting = Running(lambda: here.request(THERE, b"y", kind=KIND, timeout=15))
-        later = here.request_async(THERE, b"z", kind=KIND, timeout=15)
+        waiting = Running(lambda: here.request(THERE, b"y", kind=KIND, timeout=30))
+        later = here.request_async(THERE, b"z", kind=KIND, timeout=30)
         asleep([waiting])
         with Child(answerer, id=THERE, listen=address, life=2) as child:
             child.expect("ready")

@@ -107,7 +107,8 @@ def test_any_long_time_may_be_waited_for_a_future_before_its_connection(timeout:
 
 
 def test_the_time_is_the_configured_one_unless_it_is_given() -> None:
-    with slow_there(NodeConfig(request_timeout=0.2)) as (here, _, slow):
+    with slow_there(NodeConfig(request_timeout=0.2)) as (here, there, slow):
+        there.send(HERE, b"connects", kind=OTHER)  # an answer would not wait for it for long
         with pytest.raises(RequestTimeout) as error:
             here.request(THERE, b"x", kind=KIND)
         assert 0.2 <= error.value.waited < SOON
@@ -506,6 +507,8 @@ def test_with_any_spin_answers_and_errors_and_time_are_as_without(spin_us: float
         assert all(here.request(THERE, b"%d" % n, kind=OTHER) == b"%d" % n for n in range(100))
         with pytest.raises(UnknownKind):
             here.request(THERE, b"x", kind=THIRD)
+        slow.let()
+        here.request(THERE, b"x", kind=KIND)  # has a window: without, the next may never be sent
         with pytest.raises(RequestTimeout) as error:
             here.request(THERE, b"x", kind=KIND, timeout=0.1)
         assert 0.1 <= error.value.waited < SOON

@@ -180,10 +180,11 @@ def test_the_depth_of_a_queue_is_what_waits_in_it() -> None:
     with nodes() as (here, there):
         inbox = there.inbox(KIND, capacity=500)
         here.send_many(THERE, [bytes(100)] * 50, kind=KIND)
-        eventually(lambda: kind_of(there).messages == 50)
+        # They are counted as received before they are in the queue.
+        eventually(lambda: kind_of(there).pending == 50)
+        eventually(lambda: kind_of(there).pending_bytes >= 5000)
         counted = kind_of(there)
-        assert (counted.pending, counted.capacity) == (50, 500)
-        assert counted.pending_bytes >= 5000
+        assert (counted.messages, counted.pending, counted.capacity) == (50, 50, 500)
         inbox.receive_many(50, 5)
         counted = kind_of(there)
         assert (counted.pending, counted.pending_bytes) == (0, 0)
@@ -335,13 +336,16 @@ def test_the_time_in_handlers_and_their_calls_are_counted() -> None:
         here.send_many(THERE, numbered(5), kind=KIND)
         here.send_many(THERE, numbered(100), kind=OTHER)
         here.flush()
+        # The time is added when the slice ends, and a flush does not wait for that.
+        eventually(lambda: kind_of(there).handler_ns >= 0.15e9)
+        eventually(lambda: kind_of(there, OTHER).handler_ns > 0)
+        eventually(lambda: there.statistics().slices >= 2)
         slow_kind, batch_kind = kind_of(there), kind_of(there, OTHER)
         whole = there.statistics()
     assert (slow_kind.handled, slow_kind.calls, slow_kind.failed) == (5, 5, 0)
-    assert 0.15e9 <= slow_kind.handler_ns < 15e9
+    assert slow_kind.handler_ns < 15e9
     assert (batch_kind.handled, batch_kind.calls) == (100, 1)
-    assert 0 < batch_kind.handler_ns < slow_kind.handler_ns
-    assert whole.slices >= 2
+    assert batch_kind.handler_ns < slow_kind.handler_ns
     assert whole.scheduler_threads >= 1
 
 

@@ -131,12 +131,13 @@ def test_the_first_call_is_one_period_after_the_start_of_a_bus(channel: str) -> 
     before = time.monotonic()
     with bus:
         after = time.monotonic()
-        first = ticks.wait(1)[0]
+        first, *others = ticks.wait(5)
         assert before + 0.05 <= first.due
-        assert first.due - first.event.sequence * 0.05 <= after + 0.01
+        # By the best of them: what is between a call and its look at the clock may take a while.
+        starts = [tick.due - tick.event.sequence * 0.05 for tick in (first, *others)]
+        assert min(starts) <= after + 0.01
         assert 1 <= first.event.sequence <= 1 + first.event.missed
         assert timer.active
-        ticks.wait(2)
     assert closed.calls == 0
     assert never.statistics()["calls"] == 0
 
@@ -173,7 +174,7 @@ def test_the_shortest_period_accounts_for_every_call(channel: str) -> None:
         before = time.monotonic()
         timer = bus.every(1e-5, counting)
         began = time.monotonic()
-        eventually(lambda: time.monotonic() - began > 0.2, PATIENCE)
+        eventually(lambda: time.monotonic() - began > 1.0, PATIENCE)
         ended = time.monotonic()
         timer.close()
         after = time.monotonic()
@@ -205,7 +206,7 @@ def test_hundreds_of_timers_are_called_each_at_its_own_times(channel: str) -> No
             assert abs(statistics.median(starts) - min(starts)) < 0.01
             assert timer.statistics()["calls"] == len(calls)
             assert ticks.sequences == sorted(set(ticks.sequences))
-        assert statistics.median(late) < 0.02
+        assert statistics.median(late) < min(periods)
         witness = Counting()
         with bus.every(0.02, witness):
             witness.wait(5)
@@ -350,7 +351,7 @@ def test_a_function_cannot_close_its_bus(channel: str) -> None:
 
 
 def test_after_a_long_call_nothing_is_caught_up(channel: str) -> None:
-    period = 0.005
+    period = 0.02
     ticks = Ticks()
     with Held() as held, Bus(channel) as bus:
 
@@ -384,7 +385,7 @@ def test_after_a_long_call_nothing_is_caught_up(channel: str) -> None:
 
 
 def test_a_call_that_takes_longer_than_the_period_misses_the_next_ones(channel: str) -> None:
-    period = 0.015
+    period = 0.04
     ticks = Ticks(takes=2.5 * period)
     with Bus(channel) as bus:
         with bus.every(period, ticks) as timer:
@@ -656,7 +657,7 @@ def test_what_is_no_share_is_refused(channel: str, share: Any) -> None:
 
 def test_with_a_share_a_timer_keeps_its_time_in_a_flood(channel: str) -> None:
     """Six handlers that always have work, and two timers: one waits for its turn among them."""
-    period, count, flooders = 0.02, 30, 6
+    period, count, flooders = 0.05, 30, 6
     sharing, waiting = Ticks(), Ticks()
     full, done = threading.Event(), threading.Event()
 

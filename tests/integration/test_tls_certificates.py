@@ -80,7 +80,7 @@ def test_a_key_with_a_pass_phrase_is_a_config_error_and_nobody_is_asked_for_it(
         start_new_session=True,
     ) as process:
         try:
-            eventually(lambda: process.poll() is not None, 5, "an error instead of a question")
+            eventually(lambda: process.poll() is not None, 20, "an error instead of a question")
         finally:
             process.kill()
         assert process.stdout is not None
@@ -158,7 +158,7 @@ def test_a_client_is_refused_for_its_certificate(
     before = guarded.statistics().refused_connections
     error = refused_by(guarded, tls)
     assert isinstance(error, AuthenticationFailed)
-    eventually(lambda: guarded.statistics().refused_connections == before + 1, 2, "counted once")
+    eventually(lambda: guarded.statistics().refused_connections == before + 1, 10, "counted once")
     (text,) = eventually(lambda: refusals(caplog), 10, "it is logged")
     assert "127.0.0.1" in text or "tcp://" in text
     assert "certificate" in text
@@ -202,7 +202,7 @@ def test_a_plain_client_at_a_node_with_certificates_is_told(
     error = refused_by(guarded, None, secret=secret)
     assert isinstance(error, AuthenticationFailed)
     assert "TLS" in str(error)
-    assert guarded.statistics().refused_connections == 1
+    eventually(lambda: guarded.statistics().refused_connections == 1, 10, "counted")
     (text,) = eventually(lambda: refusals(caplog), 10, "it is logged")
     assert "TLS" in text
 
@@ -216,7 +216,7 @@ def test_a_client_with_certificates_at_a_plain_node_is_told(
         error = refused_by(plain, ours.node(2))
         assert isinstance(error, AuthenticationFailed)
         assert "TLS" in str(error)
-        assert plain.statistics().refused_connections == 1
+        eventually(lambda: plain.statistics().refused_connections == 1, 10, "counted")
         (text,) = eventually(lambda: refusals(caplog), 10, "it is logged")
         assert "it speaks TLS" in text
         with Node(3, peers={1: plain.address}) as friend:

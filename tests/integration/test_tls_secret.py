@@ -170,7 +170,13 @@ def test_who_listens_on_the_line_learns_nothing_with_a_secret(
                 ear.tell("words", words=[there, back, "ANPH"])
                 return ear.expect("heard")
 
-            told = eventually(lambda: (h := heard())["bytes"] > 100 * 64 and h, 5, "it is heard")
+            def whole() -> dict[str, Any] | None:
+                told = heard()
+                # What is found may come later than as many bytes of something else.
+                found = secret is not None or all(told["found"].values())
+                return told if told["bytes"] > 100 * 64 and found else None
+
+            told = eventually(whole, 10, "it is heard")
             assert told
             assert told["found"] == dict.fromkeys([there, back, "ANPH"], secret is None)
 

@@ -52,18 +52,21 @@ def receiver(
         for data in batch:
             check(source, data)
 
-    with antiphon.Node(id, listen=listen) as node:
-        if way == "callback":
-            node.on(200, check)
-        elif way == "batch":
-            node.on(200, check_batch, batch=True)
-        else:
-            inbox = node.inbox(200)
+    # Before the start: senders of its earlier life are waiting for its port.
+    node = antiphon.Node(id, listen=listen)
+    if way == "callback":
+        node.on(200, check)
+    elif way == "batch":
+        node.on(200, check_batch, batch=True)
+    else:
+        inbox = node.inbox(200)
 
-            def pull() -> None:
-                for source, data in inbox:
-                    check(source, data)
+    def pull() -> None:
+        for source, data in inbox:
+            check(source, data)
 
+    with node:
+        if way == "inbox":
             threading.Thread(target=pull).start()
         control.tell("ready", address=node.address)
         while control.hear()["order"] == "count":
@@ -116,8 +119,9 @@ def block_receiver(control: Control, id: int) -> None:
                     if expected[byte] != value:
                         expected[byte::size] = bytes([value]) * block
 
-    with antiphon.Node(id) as node:
-        node.on(200, check, batch=True)
+    node = antiphon.Node(id)
+    node.on(200, check, batch=True)
+    with node:
         control.tell("ready", address=node.address)
         while control.hear()["order"] == "count":
             statistics = node.statistics()

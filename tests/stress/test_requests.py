@@ -50,9 +50,10 @@ def answerer(control: Control, id: int, listen: str = "tcp://127.0.0.1:0") -> No
         made: bytes = data[: head.size] + seed.to_bytes(4, "little") * (size // 4)
         return made
 
-    with antiphon.Node(id, listen=listen) as node:
-        node.on(200, answer, ordered=False)
-        node.on(201, answer)
+    node = antiphon.Node(id, listen=listen)
+    node.on(200, answer, ordered=False)
+    node.on(201, answer)
+    with node:
         control.tell("ready", address=node.address)
         while control.hear()["order"] == "count":
             statistics = node.statistics()

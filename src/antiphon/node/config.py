@@ -129,7 +129,7 @@ class NodeConfig:
     """Outgoing ring of each connection. A power of two of at least 64 KiB, since its pages are
     mapped twice in a row so that no message is split at the end. Larger absorbs longer bursts."""
 
-    flow_window_bytes: int = _size(2 * MIB)
+    flow_window_bytes: int = _size(4 * MIB)
     """What senders together may have under way to one handler, inbox or subscription before it
     has handled it. At least 16 KiB; it bounds the memory that a slow handler can occupy."""
 

@@ -31,6 +31,11 @@ class Control:
         self._orders = orders
         self._facts = facts
         self._pending = b""
+        self._forked()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        # Another thread may have held the old one.
         self._lock = threading.Lock()
 
     def tell(self, event: str, **facts: Any) -> None:

@@ -112,14 +112,14 @@ class Child:
         except OSError:
             raise ChildFailed(self._story("takes no orders")) from None
 
-    def expect(self, event: str, timeout: float = 10.0) -> dict[str, Any]:
+    def expect(self, event: str, timeout: float = 20.0) -> dict[str, Any]:
         """The next thing that the child tells, which must be ``event``. Blocks."""
         told = self.hear(timeout, waiting_for=event)
         if told["event"] != event:
             raise ChildFailed(self._story(f"told {told}, not {event}"))
         return told
 
-    def hear(self, timeout: float = 10.0, waiting_for: str = "anything") -> dict[str, Any]:
+    def hear(self, timeout: float = 20.0, waiting_for: str = "anything") -> dict[str, Any]:
         """The next thing that the child tells, whatever it is. Blocks."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
@@ -152,7 +152,7 @@ class Child:
         # Looked at, not reaped: until close() the number stays ours, and with it the group.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
 
-    def wait(self, timeout: float = 10.0) -> int:
+    def wait(self, timeout: float = 20.0) -> int:
         """Its exit code, negative for a signal. Blocks; ChildFailed when it does not end."""
         flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
         deadline = time.monotonic() + timeout
@@ -162,7 +162,7 @@ class Child:
             time.sleep(0.005)
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
-    def asleep(self, timeout: float = 5.0) -> None:
+    def asleep(self, timeout: float = 20.0) -> None:
         """Returns once its main thread sleeps in the kernel, as one in a blocking call does."""
         path = Path(f"/proc/{self.pid}/task/{self.pid}/stat")
 

@@ -319,6 +319,8 @@ class ThreadedFinder(Finder):
                 until = self._turn(time.monotonic())
                 well = True
             except Exception:
+                if self._state != "running":
+                    break  # it was closed meanwhile, and its descriptors with it
                 # Again after a pause, with what could be read unread; but told only once.
                 if well:
                     log.exception("a finder could not look around; it goes on trying")
@@ -337,6 +339,8 @@ class ThreadedFinder(Finder):
     def _sleep(self, until: float, well: bool) -> None:
         poll = select.poll()
         with self._lock:
+            if self._state != "running":
+                return  # a `start` that was interrupted has closed all there is
             wake = self._handles["wake"].fileno()
             poll.register(wake, select.POLLIN)
             if well:

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,11 +19,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import pytest
 
-from antiphon import ConnectionInfo, Message, Node, NodeConfig, SendTimeout
+from antiphon import ConnectionInfo, Message, Node, NodeConfig, PeerUnreachable, SendTimeout
 from antiphon.node.statistics import KindStatistics
 
 HERE = 1
@@ -215,11 +217,12 @@ def fill(here: Node, kind: int = KIND, data: bytes = b"x", target: int = THERE) 
 def place(node: Node, data: Any, kind: int | None = KIND, target: int = THERE) -> None:
     """Sends with a node of little patience: again and again, while the machine is too slow for it.
 
-    What has timed out was not sent, so it arrives once.
+    What has timed out was not sent, so it arrives once. Nor was it where there was no connection in
+    that time, which is said in another way.
     """
 
     def placed() -> bool:
-        with contextlib.suppress(SendTimeout):
+        with contextlib.suppress(SendTimeout, PeerUnreachable):
             node.send(target, data, kind=kind)
             return True
         return False
@@ -235,6 +238,23 @@ def has_ipv6() -> bool:
     except OSError:
         return False
     return True
+
+
+def free_address() -> str:
+    """One at which nobody listens, so that somebody may come there, go and come again.
+
+    Not of those that the system hands out, if there are others: between two of its lives somebody
+    else may be given that one.
+    """
+    handed_out = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    others = range(10_000, int(handed_out[0]))
+    for port in (*random.SystemRandom().sample(others, min(len(others), 100)), 0):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server(("127.0.0.1", port)) as probe,
+        ):
+            return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    raise AssertionError("no port is free")
 
 
 def python(script: str, *arguments: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:

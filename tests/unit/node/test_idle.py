@@ -46,6 +46,10 @@ for _ in range(3):
     facts["turns"].append((node.statistics().selector_turns - turns) / passed)
 other.close()
 node.close()
+# The kernel takes a moment for a thread that has ended.
+end = time.monotonic() + 10
+while threads() > 1 and time.monotonic() < end:
+    time.sleep(0.01)
 facts["threads_closed"] = threads()
 print(json.dumps(facts))
 """

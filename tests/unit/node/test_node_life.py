@@ -241,7 +241,7 @@ def test_a_closed_node_goes_with_its_last_name_though_its_callbacks_hold_it() ->
         before = descriptors()
         ended = life()
         assert ended() is None
-        assert descriptors() == before
+        assert descriptors() <= before
     finally:
         gc.enable()
 
@@ -286,14 +286,18 @@ def test_a_node_leaves_no_thread_behind() -> None:
 
 
 def test_a_node_leaves_no_descriptor_behind() -> None:
-    with nodes() as (here, there):  # whatever the first of a process opens for good
-        there.inbox(KIND)
-        here.send(THERE, b"x", kind=KIND)
-    before = descriptors()
-    for _ in range(5):
+    def come_and_go() -> None:
+        """Nothing refers to the nodes when it is over."""
         with nodes() as (here, there):
             there.inbox(KIND)
             here.send(THERE, b"x", kind=KIND)
+
+    come_and_go()  # whatever the first of a process opens for good
+    gc.collect()
+    before = descriptors()
+    for _ in range(5):
+        come_and_go()
+    gc.collect()
     assert descriptors() <= before
 
 
