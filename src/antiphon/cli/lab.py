@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +17,8 @@ from rich.table import Table
 
 from antiphon.errors import ConfigError
 from antiphon.lab.campaign import Campaign
-from antiphon.lab.plan import Plan, Run, estimate, load_plan, runs_of, shipped_plans
+from antiphon.lab.plan import Plan, Run, Series, estimate, load_plan, runs_of, shipped_plans
+from antiphon.lab.progress import Progress
 from antiphon.lab.protocols import PROTOCOLS, missing
 from antiphon.lab.record import Report
 from antiphon.lab.runner import run_campaign
@@ -64,7 +70,7 @@ def run(
     Example: antiphon lab run stability --quick --out stability
     """
     loaded = load_plan(plan)
-    names = _names(protocols)
+    names = _names(loaded, protocols)
     chosen = loaded.quick() if quick else loaded
     if names is not None:
         chosen = chosen.with_protocols(names)
@@ -86,15 +92,15 @@ def resume(
     _carry_out(Campaign.open(directory), as_json)
 
 
-def _names(protocols: str | None) -> list[str] | None:
+def _names(plan: Plan, protocols: str | None) -> list[str] | None:
     if protocols is None:
         return None
+    there = [*PROTOCOLS, *plan.adapters]
     names = [name.strip() for name in protocols.split(",") if name.strip()]
-    unknown = [name for name in names if name not in PROTOCOLS]
+    unknown = [name for name in names if name not in there]
     if unknown or not names:
         raise ConfigError(
-            f"no such protocol: {', '.join(unknown) or protocols!r}; there are "
-            + ", ".join(PROTOCOLS),
+            f"no such protocol: {', '.join(unknown) or protocols!r}; there are " + ", ".join(there),
             setting="protocols",
             value=protocols,
         )
@@ -119,7 +125,22 @@ def _plan_facts(plan: Plan) -> dict[str, object]:
         "runs": len(runs_of(plan)),
         "seconds": seconds,
         "bytes": size,
+        "later": _later(plan),
     }
+
+
+def _later(plan: Plan) -> list[dict[str, object]]:
+    """Series that come to no runs yet, with what they wait for."""
+    return [
+        {
+            "series": series.name,
+            "protocols": list(series.protocols),
+            "sizes": list(series.sizes),
+            "needs": list(series.later),
+        }
+        for series in plan.series
+        if series.later
+    ]
 
 
 def _extent(plan: Plan) -> str:
@@ -136,9 +157,10 @@ def _duration(seconds: float) -> str:
 def _describe(plan: Plan, as_json: bool) -> None:
     runs = runs_of(plan)
     absent = {
-        (run.protocol, run.variant): reason
+        (run.protocol, run.variant, run.stack): reason
         for run in runs
-        if (reason := missing(PROTOCOLS[run.protocol], run.variant or ""))
+        if run.protocol in PROTOCOLS
+        and (reason := missing(PROTOCOLS[run.protocol], run.variant or "", run.stack or ""))
     }
     if as_json:
         facts = {
@@ -154,45 +176,87 @@ def _describe(plan: Plan, as_json: bool) -> None:
         typer.echo(f"  {run.id}")
     for reason in sorted(set(absent.values())):
         typer.echo(f"absent: {reason}")
+    for series in plan.series:
+        if series.later:
+            typer.echo(f"missing until a later version: {series.name}: {_needs(series)}")
+
+
+def _needs(series: Series) -> str:
+    return f"{', '.join(series.protocols)} (needs {', '.join(series.later)})"
 
 
 def _carry_out(campaign: Campaign, as_json: bool) -> None:
     notes = Console(stderr=True, soft_wrap=True, highlight=False)
     runs = campaign.runs()
-    total = estimate(campaign.plan)[0]
-    notes.print(f"{len(runs)} runs, {_duration(total)}, into {campaign.directory}", markup=False)
+    progress = Progress(campaign)
+    done = sum(map(campaign.done, runs))
+    what = f"{len(runs)} runs" + (f", {done} of them done" if done else "")
+    notes.print(f"{what}, {_duration(progress.left())}, into {campaign.directory}", markup=False)
 
     def begin(run: Run, number: int, count: int) -> None:
-        left = total * (count - number) / max(1, count)
-        notes.print(f"{number + 1}/{count}  {run.id}  ({_duration(left)} left)", markup=False)
+        progress.begin(run)
+        left = _duration(progress.left())
+        notes.print(f"{number + 1}/{count}  {run.id}  ({left} left)", markup=False)
 
     def end(report: Report) -> None:
+        progress.end(report.run)
         what = report.outcome if not report.reason else f"{report.outcome}: {report.reason}"
         if report.rate:
             what += f", {report.bytes / 1e6:,.0f} MB/s, {report.rate:,.0f} messages/s"
         notes.print(f"      {what}", markup=False)
 
-    run_campaign(campaign, begin, end)
+    try:
+        with _ended_by_sigterm():
+            run_campaign(campaign, begin, end)
+    except (KeyboardInterrupt, SystemExit):
+        again = f"antiphon lab resume {shlex.quote(str(campaign.directory))}"
+        notes.print(f"stopped; what is done is kept. Go on with: {again}", markup=False)
+        raise
     _summarise(campaign, as_json)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM takes everything down as Ctrl-C does, and does not leave namespaces behind."""
+
+    def end(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _summarise(campaign: Campaign, as_json: bool) -> None:
     """All of the campaign, those runs included that were done before."""
     done = [campaign.outcome(run) for run in campaign.runs() if campaign.done(run)]
     if as_json:
-        facts = {"campaign": campaign.id, "directory": str(campaign.directory), "runs": done}
+        facts = {
+            "campaign": campaign.id,
+            "directory": str(campaign.directory),
+            "runs": done,
+            "later": _later(campaign.plan),
+        }
         typer.echo(json.dumps(facts, indent=1))
         return
-    table = Table("protocol", "variant", "load", "size", "MB/s", "messages/s", "outcome", box=None)
+    names = ("protocol", "variant", "load", "link", "size", "MB/s", "messages/s", "outcome")
+    table = Table(*names, box=None)
     for one in sorted(done, key=lambda facts: (facts["series"], facts["protocol"], facts["run"])):
         measured = one["outcome"] == "complete"
         table.add_row(
             one["protocol"],
             one["variant"] or "",
             one["workload"] or "",
+            one["link"] or "",
             str(one["size"]),
             f"{one['bytes_per_second'] / 1e6:,.1f}" if measured else "",
             f"{one['messages_per_second']:,.0f}" if measured else "",
             one["outcome"] if not one["reason"] else f"{one['outcome']}: {one['reason']}",
         )
+    for series in campaign.plan.series:
+        for protocol in series.protocols if series.later else ():
+            why = f"missing until a later version ({series.name} needs {', '.join(series.later)})"
+            table.add_row(protocol, "", "", "", "", "", "", why)
     Console(soft_wrap=True).print(table)

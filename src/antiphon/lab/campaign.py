@@ -13,23 +13,31 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from antiphon._version import __version__
 from antiphon.errors import AntiphonError, ConfigError
-from antiphon.lab.bench.machine import busy_seconds, describe_machine
+from antiphon.lab.bench.machine import busy_seconds, describe_machine, share_of_others
+from antiphon.lab.java import programs
 from antiphon.lab.plan import Plan, Run, load_plan, runs_of
-from antiphon.lab.record import PARTIAL, SCHEMA_VERSION, write_json
+from antiphon.lab.record import PARTIAL, SCHEMA_VERSION, RecordFailed, write_json
 from antiphon.lab.workloads.garbage import GarbageSettings
 
 __all__ = ["Campaign", "CampaignError"]
 
 _FACTS = "campaign.json"
+# What the lab itself works with; those of a protocol are in its runs.
+_PACKAGES = ("psutil", "pyarrow")
 _LOCK = ".lock"
+_ADAPTERS = "adapters"
+# So long others are watched before a campaign begins: a few dozen of the kernel's ticks.
+_WATCH_SECONDS = 0.3
 
 
 class CampaignError(AntiphonError):
@@ -61,6 +69,14 @@ class Campaign:
                 setting="out",
                 value=str(directory),
             )
+        files = {name: plan.folder / one.file for name, one in plan.adapters.items()}
+        for name, file in files.items():
+            if not file.is_file():
+                raise ConfigError(
+                    f"the adapter of {name} is not there: {file}",
+                    setting=f"adapters.{name}.file",
+                    value=str(file),
+                )
         directory.mkdir(parents=True, exist_ok=True)
         now = datetime.datetime.now(datetime.UTC)
         facts = {
@@ -71,10 +87,19 @@ class Campaign:
             "quick": quick,
             "protocols": list(protocols) if protocols is not None else None,
             "garbage": None,
+            "garbage_use": {},
         }
-        (directory / "plan.toml").write_text(plan.text, encoding="utf-8")
-        write_json(directory / "machine.json", machine_facts())
-        write_json(directory / _FACTS, facts)  # the last: with it, it is a campaign
+        try:
+            (directory / "plan.toml").write_text(plan.text, encoding="utf-8")
+            for adapter in plan.adapters.values():
+                (directory / _ADAPTERS).mkdir(exist_ok=True)
+                shutil.copy(
+                    plan.folder / adapter.file, directory / _ADAPTERS / f"{adapter.name}.py"
+                )
+            write_json(directory / "machine.json", machine_facts())
+            write_json(directory / _FACTS, facts)  # the last: with it, it is a campaign
+        except (OSError, RecordFailed) as error:
+            raise CampaignError(f"no campaign can be written to {directory}: {error}") from error
         return cls(directory, _applied(plan, quick, protocols), facts)
 
     @classmethod
@@ -100,10 +125,21 @@ class Campaign:
         found = self._facts["garbage"]
         return None if found is None else GarbageSettings(**found)
 
-    @garbage.setter
-    def garbage(self, settings: GarbageSettings) -> None:
-        self._facts["garbage"] = asdict(settings)
+    @property
+    def garbage_use(self) -> Mapping[str, float]:
+        """By language, the part of a core that this load was measured to take."""
+        return dict(self._facts["garbage_use"])
+
+    def set_garbage(self, settings: GarbageSettings, use: Mapping[str, float]) -> None:
+        """What all its runs are to have, from now on."""
+        self._facts |= {"garbage": asdict(settings), "garbage_use": dict(use)}
         write_json(self.directory / _FACTS, self._facts)
+
+    def adapter(self, protocol: str) -> str:
+        """The file of a protocol that the plan brings along; empty for the others."""
+        if protocol not in self.plan.adapters:
+            return ""
+        return str((self.directory / _ADAPTERS / f"{protocol}.py").absolute())
 
     def runs(self) -> tuple[Run, ...]:
         """All of them, in the order in which they are done."""
@@ -160,13 +196,32 @@ def machine_facts() -> dict[str, Any]:
         governed: str | None = governor.read_text(encoding="ascii").strip()
     except OSError:
         governed = None
+    machine = describe_machine()
     return {
         "schema_version": SCHEMA_VERSION,
-        **describe_machine().facts(),
+        **machine.facts(),
         "host": platform.node(),
+        "system": _system(),
+        "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
         "antiphon": __version__,
+        "versions": {name: metadata.version(name) for name in _PACKAGES},
+        "java": programs.java_version(),
         "governor": governed,
         "load_average": list(os.getloadavg()),
-        "busy_seconds": busy_seconds(),
+        "other_load": _other_load(machine.cores),
     }
+
+
+def _other_load(cores: int) -> float:
+    """The share of all cores that is in use while this process waits."""
+    busy, begun = busy_seconds(), time.monotonic()
+    time.sleep(_WATCH_SECONDS)
+    return round(share_of_others(busy_seconds() - busy, 0.0, time.monotonic() - begun, cores), 3)
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""

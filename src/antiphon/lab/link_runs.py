@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
-from antiphon.lab import links
+from antiphon.lab.bench.processes import Crew, WorkerFailed
 from antiphon.lab.campaign import Campaign
-from antiphon.lab.links import CHUNK, LINK_CHECKS
-from antiphon.lab.plan import Run
-from antiphon.lab.record import Report, RunFolder
+from antiphon.lab.links import CHUNK, GRACE, LINK_CHECKS
+from antiphon.lab.places import cannot_open, open_places
+from antiphon.lab.plan import Link, Run
+from antiphon.lab.record import Report, RunFolder, facts_of
 
 __all__ = ["check_links"]
 
-LOOPBACK = "127.0.0.1"
 LINK_SECONDS = 3.0
+END = "antiphon.lab.links"
 
 
 def check_links(campaign: Campaign) -> Iterator[Report]:
     """Measure the bare links of a plan, unless that was done."""
-    for name in dict.fromkeys(run.link or "loopback" for run in campaign.runs()):
+    for name in dict.fromkeys(run.link for run in campaign.runs()):
         for check in LINK_CHECKS:
             run = Run(
                 id=f"{check}.{name}",
@@ -67,31 +67,54 @@ def _look_at_link(campaign: Campaign, run: Run, folder: RunFolder) -> Report:
     outcome, reason = "complete", ""
     begin = time.monotonic_ns()
     try:
-        if campaign.plan.links[run.link].kind != "loopback":
-            outcome, reason = "absent", "only loopback is there yet"
-        elif run.protocol == "link-ping":
-            for number, (sent, came) in enumerate(links.ping(LOOPBACK, seconds)):
-                folder.add(
-                    "latency",
-                    sequence=number,
-                    stage="round-trip",
-                    intended_ns=sent,
-                    sent_ns=sent,
-                    received_ns=came,
-                    weight=1.0,
-                )
-        elif run.protocol == "link-tcp":
-            figures["bytes_per_second"] = links.tcp_bandwidth(LOOPBACK, seconds)
+        if cannot := cannot_open(campaign.plan.links[run.link]):
+            outcome, reason = "absent", cannot
         else:
-            rate, sent, came = links.udp_bandwidth(LOOPBACK, seconds)
-            figures |= {"bytes_per_second": rate, "sent": sent, "received": came}
-    except PermissionError as error:
-        outcome, reason = "absent", f"no raw socket: {error}; run as root for the ping"
-    facts = asdict(run)
-    facts["run"] = facts.pop("id")
+            figures = _measure(campaign.plan.links[run.link], run.protocol, seconds)
+    except (OSError, WorkerFailed) as error:
+        outcome, reason = "error", f"{type(error).__name__}: {error}"
+    for number, (sent, came) in enumerate(figures.pop("times", ())):
+        folder.add(
+            "latency",
+            sequence=number,
+            stage="round-trip",
+            intended_ns=sent,
+            sent_ns=sent,
+            received_ns=came,
+            weight=1.0,
+        )
+    if refused := figures.pop("refused", ""):
+        outcome, reason = "absent", f"no raw socket: {refused}; run as root for the ping"
     window = {"kept_from_ns": begin, "kept_until_ns": time.monotonic_ns()}
     ended = {"messages_per_second": 0.0, "bytes_per_second": 0.0, **figures}
     folder.finish(
-        {"campaign": campaign.id, **facts, **window, **ended, "outcome": outcome, "reason": reason}
+        {
+            "campaign": campaign.id,
+            **facts_of(run),
+            **window,
+            **ended,
+            "outcome": outcome,
+            "reason": reason,
+        }
     )
     return Report(run, outcome, reason, bytes=figures.get("bytes_per_second", 0.0))
+
+
+def _measure(link: Link, check: str, seconds: float) -> dict[str, Any]:
+    """One check, by a process at either end."""
+    patience = seconds + 2 * GRACE
+    with open_places(link, 2) as (here, there), Crew() as crew:
+        sender = crew.start(f"{check} sender", ("-m", END), here.python, here.command)
+        if check == "link-ping":
+            return sender.ask("ping", patience, host=there.address, seconds=seconds)
+        receiver = crew.start(f"{check} receiver", ("-m", END), there.python, there.command)
+        port = receiver.ask("listen", check=check, host=there.address)["port"]
+        receiver.tell("receive", seconds=seconds)
+        sent = sender.ask(
+            "send", patience, check=check, host=there.address, port=port, seconds=seconds
+        )
+        came = receiver.answer(patience)
+    figures = {"bytes_per_second": came["bytes"] / max(1e-9, came["seconds"])}
+    if check == "link-udp":
+        figures |= {"sent": sent["datagrams"], "received": came["datagrams"]}
+    return figures

@@ -1,19 +1,30 @@
 """What the bare link can do, before any protocol runs over it: ping, TCP, UDP.
 
-Hands to the runner what it writes down as runs of ``link-ping``, ``link-tcp`` and ``link-udp``.
+Each has two halves, for processes at the two ends of the link. Run as ``python -m
+antiphon.lab.links`` it is such a process; ``bench.orders`` says how it is spoken to, and
+``link_runs`` does so. Its orders are
+
+====================  ===========================================================================
+``ping``              echoes from another host; answers with times in nanoseconds
+``listen``            for ``link-tcp`` or ``link-udp``; answers with a port
+``receive``           what one sender sends there; answers with bytes, seconds and datagrams
+``send``              to such a port; answers with the number of datagrams
+====================  ===========================================================================
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
-import threading
 import time
+from typing import Any
 
 from antiphon._core import raw_stream_receive, raw_stream_send
+from antiphon.lab.bench.orders import Connectable, Orders, carry_out
 
-__all__ = ["LINK_CHECKS", "ping", "tcp_bandwidth", "udp_bandwidth"]
+__all__ = ["LINK_CHECKS", "LinkEnd", "ping", "receive_datagrams", "send_datagrams"]
 
 LINK_CHECKS = ("link-ping", "link-tcp", "link-udp")
 _ECHO, _REPLY = 8, 0
@@ -21,6 +32,12 @@ _HEADER = struct.Struct("!BBHHH")
 _PACE = 0.002
 CHUNK = 65536
 DATAGRAM = 1472
+# Beyond the time for which is sent: to connect, and for what is under way.
+GRACE = 10.0
+# A sender that is silent for so long has nothing more.
+SILENCE = 2.0
+# By then a queue on the way is empty, and what says that it was all gets through.
+PAUSE = 0.1
 
 
 def _checksum(data: bytes) -> int:
@@ -69,58 +86,83 @@ def _await_reply(raw: socket.socket, number: int, sequence: int) -> int | None:
     return None
 
 
-def tcp_bandwidth(host: str, seconds: float) -> float:
-    """Bytes per second of one stream from two C loops."""
-    with socket.create_server((host, 0), backlog=1) as listener:
-        port: int = listener.getsockname()[1]
-        received: list[tuple[int, float]] = []
+def send_datagrams(address: tuple[str, int], seconds: float) -> int:
+    """As many as go, then some empty ones, which say that it was all. How many there were."""
+    data, sent = bytes(DATAGRAM), 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as writer:
+        writer.connect(address)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for _ in range(64):
+                writer.send(data)
+            sent += 64
+        for _ in range(5):
+            time.sleep(PAUSE)
+            with contextlib.suppress(ConnectionRefusedError):  # one got there, and that was enough
+                writer.send(b"")
+    return sent
 
-        def receive() -> None:
-            received.append(raw_stream_receive(listener.fileno(), seconds + 10.0))
 
-        thread = threading.Thread(target=receive)
-        thread.start()
+def receive_datagrams(reader: socket.socket, seconds: float) -> tuple[int, float]:
+    """Until the sender says that it was all: how many came, and how long that took."""
+    reader.settimeout(SILENCE)
+    buffer = bytearray(DATAGRAM)
+    received, first, last = 0, 0.0, 0.0
+    deadline = time.monotonic() + seconds + GRACE
+    while time.monotonic() < deadline:
         try:
+            size = reader.recv_into(buffer)
+        except TimeoutError:
+            if received:
+                break
+            continue
+        if not size:
+            break
+        last = time.monotonic()
+        first = first or last
+        received += 1
+    return received, last - first
+
+
+class LinkEnd(Orders):
+    """One end of a link."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._socket: socket.socket | None = None
+
+    def _parts(self) -> list[Connectable]:
+        return []
+
+    def do_ping(self, host: str, seconds: float) -> dict[str, Any]:
+        try:
+            return {"times": ping(host, seconds)}
+        except PermissionError as error:
+            return {"times": [], "refused": str(error)}
+
+    def do_listen(self, check: str, host: str) -> dict[str, Any]:
+        if check == "link-tcp":
+            self._socket = socket.create_server((host, 0), backlog=1)
+        else:
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._socket.bind((host, 0))
+        return {"port": self._socket.getsockname()[1]}
+
+    def do_receive(self, seconds: float) -> dict[str, Any]:
+        assert self._socket is not None
+        with self._socket as link:
+            if link.type == socket.SOCK_STREAM:
+                count, elapsed = raw_stream_receive(link.fileno(), seconds + GRACE)
+                return {"bytes": count, "seconds": elapsed}
+            received, elapsed = receive_datagrams(link, seconds)
+        return {"bytes": received * DATAGRAM, "seconds": elapsed, "datagrams": received}
+
+    def do_send(self, check: str, host: str, port: int, seconds: float) -> dict[str, Any]:
+        if check == "link-tcp":
             raw_stream_send(host, port, CHUNK, seconds)
-        finally:
-            thread.join()
-    count, elapsed = received[0]
-    return count / max(1e-9, elapsed)
+            return {}
+        return {"datagrams": send_datagrams((host, port), seconds)}
 
 
-def udp_bandwidth(host: str, seconds: float) -> tuple[float, int, int]:
-    """Bytes per second that arrive, and how many datagrams were sent and received."""
-    with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reader,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as writer,
-    ):
-        reader.bind((host, 0))
-        reader.settimeout(0.2)
-        writer.connect(reader.getsockname())
-        received = 0
-
-        def receive() -> None:
-            nonlocal received
-            buffer = bytearray(DATAGRAM)
-            while True:
-                try:
-                    received += bool(reader.recv_into(buffer))
-                except TimeoutError:
-                    if done.is_set():
-                        return
-
-        done = threading.Event()
-        thread = threading.Thread(target=receive)
-        thread.start()
-        data, sent = bytes(DATAGRAM), 0
-        began = time.monotonic()
-        try:
-            while time.monotonic() - began < seconds:
-                for _ in range(64):
-                    writer.send(data)
-                sent += 64
-        finally:
-            elapsed = time.monotonic() - began
-            done.set()
-            thread.join()
-    return received * DATAGRAM / elapsed, sent, received
+if __name__ == "__main__":
+    carry_out(LinkEnd())

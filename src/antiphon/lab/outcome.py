@@ -6,7 +6,7 @@ are asked in the order of `OUTCOMES`: the first that is answered with yes gives 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["OUTCOMES", "Seen", "judge"]
@@ -22,7 +22,8 @@ OUTCOMES = (
     "not_applicable",
     "interrupted",
 )
-"""All there are; the last three are given without asking."""
+"""All there are. The last three are given without asking, and `interrupted` never by the lab, which
+leaves nothing of a run that it could not end: readers say so of a run that has no folder."""
 
 STILL_SECONDS = 10.0
 STILL_PART = 1 / 3
@@ -34,27 +35,34 @@ _LOST = ("ConnectionResetError", "BrokenPipeError", "PeerLost", "PeerUnreachable
 
 @dataclass(slots=True)
 class Seen:
-    """What a run has shown. ``error`` is what a process reported, or how it ended.
+    """What a run has shown. ``error`` is what a process reported, or how it ended;
+    ``out_of_memory`` that the kernel has ended one because of its limit, and ``stuck`` that one has
+    not answered for longer than anything may take.
 
     ``delivered`` are the seconds of the kept window and the messages that had come by then, all
-    readers together; ``resident`` the memory of each process, sample by sample.
+    readers together; ``resident`` the memory of each process, sample by sample. ``missing`` is of a
+    run of a given number of messages, and says what had not come at its end; None: of any other.
     """
 
     window: float
     error: str = ""
     died: bool = False
-    lossy: bool = False
+    out_of_memory: bool = False
+    stuck: bool = False
     delivered: list[tuple[float, int]] = field(default_factory=list)
-    resident: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    resident: dict[str, list[int]] = field(default_factory=dict)
     wrong: int = 0
+    missing: str | None = None
 
 
 def judge(seen: Seen) -> tuple[str, str]:
     """The outcome and its reason; that of a complete run is empty."""
-    if any(word in seen.error for word in _MEMORY):
+    if seen.out_of_memory or any(word in seen.error for word in _MEMORY):
         return "out_of_memory", seen.error
     if seen.died or any(word in seen.error for word in _LOST):
         return "disconnected", seen.error or "a process ended"
+    if seen.stuck:
+        return "blocked", seen.error
     if still := _longest_still(seen.delivered):
         limit = min(STILL_SECONDS, seen.window * STILL_PART)
         if still >= limit:
@@ -64,10 +72,12 @@ def judge(seen: Seen) -> tuple[str, str]:
             return "unbounded_growth", f"{name}: {reason}"
     if seen.error:
         return "error", seen.error
-    if len(seen.delivered) < 2:
+    if seen.missing:
+        return "error", seen.missing
+    if seen.missing is None and len(seen.delivered) < 2:
         return "error", "the window has fewer than two samples; the machine was too busy"
     if seen.wrong:
-        return "error", f"{seen.wrong} messages came with another size than sent"
+        return "error", f"{seen.wrong} messages came otherwise than they were sent"
     return "complete", ""
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "LINK_KINDS",
     "PATTERNS",
     "SCHEDULING",
+    "Adapter",
     "Garbage",
     "Link",
     "Plan",
@@ -30,9 +31,11 @@ __all__ = [
     "Series",
     "Times",
     "Workload",
+    "axes",
     "estimate",
     "load_plan",
     "members",
+    "run_seconds",
     "runs_of",
     "shipped_plans",
 ]
@@ -77,6 +80,7 @@ _RUN_BYTES = 24_000  # run.json, and the schemas of files with few rows
 _SAMPLE_BYTES = 120  # a row of samples.parquet, as Parquet packs it
 _LATENCY_BYTES = 12
 _LATENCY_ROWS = 10_000  # a second, at the most: above that the runner samples
+_STAMPS = 100  # a second, of a thread that sends as fast as it can
 _LINK_CHECKS = 3  # ping, TCP and UDP over the bare link
 
 
@@ -127,6 +131,9 @@ class Workload:
 
     garbage: Garbage | None
     memory_bytes: int = 0
+    slow_receiver: float | None = None
+    """Messages a second that the last of several receivers takes, at the most; None: all that come.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,21 @@ class Link:
     loss: float | None
     hosts: tuple[str, ...] = ()
     """For ``ssh``: where the roles run, in turn."""
+
+    python: str = "python3"
+    """For ``ssh``: the interpreter there, one that has this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A protocol that the plan brings along: a file with an endpoint in it."""
+
+    name: str
+    file: str
+    """As the plan has it, relative to the plan's own folder."""
+
+    managed: bool
+    """Whether the load on the garbage collector applies to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +189,11 @@ class Series:
     workloads: tuple[str, ...]
     links: tuple[str, ...]
     stacks: tuple[str | None, ...]
-    messages: int | None
+    messages: tuple[int | None, ...]
     """How many each sender sends; None: until the end of the kept window."""
+
+    paced: int | None = None
+    """How many of the senders keep the rate, the others being as fast as they can; None: all."""
 
     placements: tuple[str | None, ...] = (None,)
     later: tuple[str, ...] = ()
@@ -190,17 +215,27 @@ class Plan:
     seed: int
     pinned: bool
     scheduling: str
+    memory_limit: int | None
+    """Bytes that each measured process may have."""
+
     gc: Mapping[str, Any]
     """For Python processes: ``enabled``, and ``thresholds`` as for `gc.set_threshold`."""
 
     workloads: Mapping[str, Workload]
     links: Mapping[str, Link]
+    adapters: Mapping[str, Adapter]
     series: tuple[Series, ...]
     text: str
     """The TOML that it was read from, also after `quick` and `with_protocols`."""
 
+    folder: Path = Path()
+    """Where that file was."""
+
     small: Plan | None = None
     """The plan with its ``[quick]`` table applied."""
+
+    handlers: int | None = None
+    """Threads of a node that call handlers; None: as many as it makes by itself."""
 
     reduced: bool = False
     """Whether this is that small plan."""
@@ -265,6 +300,12 @@ class Run:
     seed: int
     """The same for all runs of a repeat, so that all meet the same random structures."""
 
+    messages: int | None = None
+    """How many each sender sends; None: until the end of the window."""
+
+    paced: int | None = None
+    """How many of the senders keep ``rate``; None: all."""
+
 
 def runs_of(plan: Plan) -> tuple[Run, ...]:
     """Every run, in the order in which they are to be made.
@@ -320,22 +361,27 @@ def estimate(plan: Plan) -> tuple[float, int]:
     protocol is absent, or that are done when their messages are, take less.
     """
     runs = runs_of(plan)
-    messages = {series.name: series.messages for series in plan.series}
     kept = plan.times.kept_until - plan.times.kept_from
     check = min(kept, _CHECK_SECONDS) + _START_SECONDS
     seconds = len({run.link for run in runs}) * _LINK_CHECKS * check
     size = 0.0
     for run in runs:
-        seconds += plan.times.kept_until + _START_SECONDS
+        seconds += run_seconds(plan)
         rows = _LATENCY_ROWS * kept
         if run.rate is not None:
-            rows = min(rows, run.rate * run.senders * kept)
-        count = messages[run.series]
-        if count is not None:
-            rows = min(rows, float(count * run.senders * max(1, run.nodes - 1)))
+            paced = min(run.senders, run.paced or run.senders)
+            free = _STAMPS * run.threads * (run.senders - paced)
+            rows = min(rows, (run.rate * paced + free) * kept)
+        if run.messages is not None:
+            rows = min(rows, float(run.messages * run.senders * max(1, run.nodes - 1)))
         samples = plan.times.kept_until * (run.nodes + 1)
         size += _RUN_BYTES + samples * _SAMPLE_BYTES + rows * _LATENCY_BYTES
     return seconds, int(size)
+
+
+def run_seconds(plan: Plan) -> float:
+    """How long a run takes at the most, its processes' coming and going included."""
+    return plan.times.kept_until + _START_SECONDS
 
 
 def _offer(series: Series) -> tuple[str, ...]:
@@ -367,18 +413,8 @@ def _cells(plan: Plan, series: Series) -> Iterator[Run]:
             threads,
             streams,
             rate,
-        ) in itertools.product(
-            series.variants.get(protocol, (None,)),
-            series.stacks,
-            series.workloads,
-            series.links,
-            series.placements,
-            series.sizes,
-            members(series),
-            series.threads,
-            series.streams,
-            series.rates,
-        ):
+            messages,
+        ) in itertools.product(series.variants.get(protocol, (None,)), *axes(series)):
             run = Run(
                 id="",
                 plan=plan.name,
@@ -399,8 +435,26 @@ def _cells(plan: Plan, series: Series) -> Iterator[Run]:
                 scheduling=plan.scheduling,
                 repeat=0,
                 seed=0,
+                messages=messages,
+                paced=series.paced,
             )
-            yield replace(run, id=_id(run))
+            yield replace(run, id=_id(run, len(series.messages) > 1))
+
+
+def axes(series: Series) -> tuple[Sequence[Any], ...]:
+    """What every protocol of a series is combined with, its variants besides."""
+    return (
+        series.stacks,
+        series.workloads,
+        series.links,
+        series.placements,
+        series.sizes,
+        members(series),
+        series.threads,
+        series.streams,
+        series.rates,
+        series.messages,
+    )
 
 
 def members(series: Series) -> list[tuple[int, int]]:
@@ -417,8 +471,11 @@ def members(series: Series) -> list[tuple[int, int]]:
     return [(n, m) for n in series.nodes for m in series.senders if m < n]
 
 
-def _id(run: Run) -> str:
-    """What tells a run from the others, without its repeat. Names cannot hold ``.`` and ``_``."""
+def _id(run: Run, counted: bool) -> str:
+    """What tells a run from the others, without its repeat. Names cannot hold ``.`` and ``_``.
+
+    ``counted`` is whether those of its series differ in their number of messages.
+    """
     parts = [
         run.series,
         run.protocol if run.variant is None else f"{run.protocol}_{run.variant}",
@@ -436,6 +493,7 @@ def _id(run: Run) -> str:
     parts += [f"p{run.streams}"] if run.streams > 1 else []
     if run.rate is not None:
         parts.append(f"{int(run.rate) if run.rate == int(run.rate) else run.rate!r}ps")
+    parts += [f"m{run.messages}"] if counted else []
     return ".".join(parts)
 
 

@@ -31,7 +31,7 @@ def read_plan(path: Path, known: Collection[str]) -> Plan:
     faults = Faults(str(path), lines, document)
     plan = plan_of(faults, document, path.stem, known)
     faults.end()
-    plan = replace(plan, text=source)
+    plan = replace(plan, text=source, folder=path.parent)
     if "quick" not in document:
         return plan
     changed, protocols = _quick(faults, document, plan)
@@ -40,7 +40,7 @@ def read_plan(path: Path, known: Collection[str]) -> Plan:
     small = plan_of(faults, changed, path.stem, known)
     faults.end()
     series = _reduced(small.series, plan.series, protocols)
-    small = replace(small, series=series, text=source, reduced=True)
+    small = replace(small, series=series, text=source, folder=path.parent, reduced=True)
     return replace(plan, small=small)
 
 

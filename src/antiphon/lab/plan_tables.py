@@ -16,16 +16,19 @@ from antiphon.lab.plan import (
     LINK_KINDS,
     PATTERNS,
     SCHEDULING,
+    Adapter,
     Garbage,
     Link,
     Plan,
     Series,
     Times,
     Workload,
+    axes,
     members,
 )
 from antiphon.lab.plan_faults import Document, Faults, Table
 from antiphon.lab.plan_values import Wrong
+from antiphon.lab.protocols import PROTOCOLS
 
 __all__ = ["MOST_RUNS", "plan_of"]
 
@@ -48,12 +51,15 @@ def plan_of(faults: Faults, document: Document, stem: str, known: Collection[str
     repeats = top.get("repeats", values.whole(1, 1000), 1)
     seed = top.get("seed", values.whole(0, 2**31), 1)
     pinned = top.get("pinned", values.flag, False)
+    handlers = top.get("handlers", values.whole(1, 32), None)
     scheduling = top.get("scheduling", values.choice(SCHEDULING, "a scheduling class"), "other")
+    memory_limit = top.get("memory_limit", values.size(2**20, 2**50), None)
     times = _times(top)
     collector = _gc(top.table("gc"))
     workloads = _workloads(top.table("workloads"))
     links = _links(top.table("links"))
-    series = _all_series(top, known, workloads, links)
+    adapters = _adapters(top.table("adapters"), known)
+    series = _all_series(top, [*known, *adapters], workloads, links)
     top.table("quick")
     top.end()
     _check_shaped(faults, links.values(), series)
@@ -65,10 +71,13 @@ def plan_of(faults: Faults, document: Document, stem: str, known: Collection[str
         repeats=repeats,
         seed=seed,
         pinned=pinned,
+        handlers=handlers,
         scheduling=scheduling,
+        memory_limit=memory_limit,
         gc=collector,
         workloads=workloads,
         links=links,
+        adapters=adapters,
         series=series,
         text="",
     )
@@ -123,7 +132,7 @@ def _workloads(tables: Table) -> FrozenDict[str, Workload]:
         if name == "none" and table.content:
             tables.wrong(name, "it is the name of no load at all; choose another one")
         elif name != "none" and not table.content:
-            allowed = ["cpu", "cpu_as_garbage", "garbage", "memory_bytes"]
+            allowed = ["cpu", "cpu_as_garbage", "garbage", "memory_bytes", "slow_receiver"]
             tables.wrong(name, "it is no load", allowed)
     loads = [one.name for one in found.values() if one.garbage]
     for name, one in found.items():
@@ -140,10 +149,11 @@ def _workload(table: Table, name: str) -> Workload:
     inner = table.table("garbage")
     garbage = _garbage(inner) if "garbage" in table else None
     memory = table.get("memory_bytes", values.size(1, 2**50), 0)
+    slow = table.get("slow_receiver", values.number(0, 1e6, above=True), None)
     table.end()
     if as_garbage and (cpu is not None or garbage is not None):
         table.wrong("cpu_as_garbage", "stands instead of cpu and garbage; leave those out")
-    return Workload(name, cpu, as_garbage, garbage, memory)
+    return Workload(name, cpu, as_garbage, garbage, memory, slow)
 
 
 def _garbage(table: Table) -> Garbage:
@@ -170,6 +180,7 @@ def _links(tables: Table) -> FrozenDict[str, Link]:
             delay=table.get("delay", values.number(0, 60), None),
             loss=table.get("loss", values.number(0, 1), None),
             hosts=table.get("hosts", values.listed(values.host), ()),
+            python=table.get("python", values.text, "python3"),
         )
         table.end()
         found[name] = link
@@ -181,8 +192,25 @@ def _links(tables: Table) -> FrozenDict[str, Link]:
                     table.wrong(key, f"a link of kind {link.kind} is as it is; bridge has it")
         if link.kind == "ssh" and "hosts" not in table:
             table.wrong("hosts", "is missing: ssh needs to know where the roles run")
-        if link.kind != "ssh" and "hosts" in table:
-            table.wrong("hosts", f"a link of kind {link.kind} has none; ssh has them")
+        for key in ("hosts", "python"):
+            if link.kind != "ssh" and key in table:
+                table.wrong(key, f"a link of kind {link.kind} has none; ssh has them")
+    return FrozenDict(found)
+
+
+def _adapters(tables: Table, known: Collection[str]) -> FrozenDict[str, Adapter]:
+    found: dict[str, Adapter] = {}
+    for name, content in tables.content.items():
+        table = Table(tables.faults, content, (*tables.keys, name))
+        _check_name(table, name)
+        if name in known:
+            tables.wrong(name, f"there is a protocol {name} already; choose another name")
+        found[name] = Adapter(
+            name=name,
+            file=table.need("file", values.text, ""),
+            managed=table.get("managed", values.flag, True),
+        )
+        table.end()
     return FrozenDict(found)
 
 
@@ -259,47 +287,62 @@ def _one_series(
         ),
         links=table.get("links", values.listed(values.choice(links, "a link here")), ("loopback",)),
         stacks=table.get("stacks", names, (None,)),
-        messages=table.get("messages", values.whole(1, 10**12), None),
+        messages=table.get("messages", _messages, (None,)),
+        paced=table.get("paced", values.whole(1, 1024), None),
         placements=table.get("placements", names, (None,)),
         later=later,
     )
     table.end()
     if protocols:
-        _check_variants(variants, protocols)
+        _check_variants(variants, found)
     for key, patterns in (("nodes", ("1-n", "n-n", "m-n")), ("senders", ("one-way", "m-n"))):
         if key in table and found.pattern not in patterns:
             what = f"the pattern {found.pattern} has its own; {key} is for {', '.join(patterns)}"
             table.wrong(key, what)
     if found.pattern == "m-n" and not members(found):
         table.wrong("senders", "in m-n there are more nodes than senders, and here never are")
+    _check_paced(table, found)
     return found
 
 
-def _check_variants(variants: Table, protocols: Collection[str]) -> None:
+def _check_paced(table: Table, found: Series) -> None:
+    if found.paced is None:
+        return
+    if found.pattern not in ("one-way", "m-n"):
+        table.wrong("paced", f"in {found.pattern} all senders are alike; it is for one-way and m-n")
+    elif None in found.rates:
+        table.wrong("paced", "there is no rate to keep; give rates, without 'max'")
+    elif found.paced >= max(found.senders):
+        table.wrong("paced", f"all {max(found.senders)} keep the rate; leave it out")
+
+
+def _check_variants(variants: Table, found: Series) -> None:
     for name in variants.content:
-        if name not in protocols:
+        if name not in found.protocols:
             what = f"{name!r} is not a protocol of the series"
-            variants.wrong(name, what, protocols)
+            variants.wrong(name, what, found.protocols)
+    for name, wanted in found.variants.items():
+        if found.later or name not in PROTOCOLS:
+            continue  # nobody knows yet; or its adapter is the user's own
+        there = PROTOCOLS[name].variants
+        for one in wanted:
+            if one not in there:
+                near = values.hint(one, there)
+                variants.wrong(name, f"{one!r} is not a variant of {name}{near}", there)
 
 
 def _later(value: object) -> tuple[str, ...]:
     return values.listed(values.name)([value] if isinstance(value, str) else value)
 
 
+def _messages(value: object) -> tuple[int, ...]:
+    return values.listed(values.whole(1, 10**12))(value if isinstance(value, list) else [value])
+
+
 def _count(series: Series) -> int:
     if series.later:
         return 0
     ways = sum(len(series.variants.get(name, (None,))) for name in series.protocols)
-    for axis in (
-        series.stacks,
-        series.workloads,
-        series.links,
-        series.placements,
-        series.sizes,
-        members(series),
-        series.threads,
-        series.streams,
-        series.rates,
-    ):
+    for axis in axes(series):
         ways *= len(axis)
     return ways

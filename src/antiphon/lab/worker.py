@@ -6,115 +6,46 @@ orders of ``bench.worker`` it knows
 ====================  ===========================================================================
 ``prepare``           collector settings, scheduling class, cores and a limit of memory
 ``garbage``           start the competing load on the garbage collector, in this process
-``begin``             start the sending threads, paced or not; stamped messages among the others
-``times``             what was stamped and has come since the last time
+``begin``             start the sending threads, paced or not; stamped messages among the others.
+                      Where requests are measured, those that ask
+``times``             what was stamped and has come since the last time, or round trips
+``compete``           start a load on processor and memory, on this machine
+``competed``          the share of all cores that this load has taken since the last time
+``clock``             this machine's clock, and how many cores may be used
+``usage``             what this process and its machine have used so far
 ====================  ===========================================================================
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
 import threading
 import time
+from array import array
 from typing import Any
 
-from antiphon.lab.bench.orders import WorkingThread, carry_out
+import psutil
+
+from antiphon.lab.bench.orders import Connectable, carry_out
 from antiphon.lab.bench.worker import Worker
-from antiphon.lab.peers.base import Endpoint, EndpointConfig, Sender, StreamEndpoint
-from antiphon.lab.protocols import load_protocol
-from antiphon.lab.stamps import Reader, Stamper
+from antiphon.lab.callers import Calling, callers_of
+from antiphon.lab.peers.base import LOOPBACK, EndpointConfig, StreamEndpoint
+from antiphon.lab.peers.requests.base import RequestEndpoint
+from antiphon.lab.protocols import REQUEST, load_protocol, open_requests
+from antiphon.lab.sampling import machine_usage, process_usage
+from antiphon.lab.stamps import Reader, SlowReader, TimedReader, packed
+from antiphon.lab.workloads.cpu import CpuLoad
 from antiphon.lab.workloads.garbage import GarbageLoad
+from antiphon.lab.workloads.memory import MemoryPressure
+from antiphon.lab.writers import PacedWriter, Streaming, Writer, parts_of
 
 __all__ = ["LabWorker"]
 
-NANOS = 1_000_000_000
-STAMP_EVERY = NANOS // 100
-# Behind by more than this a timetable begins anew: what was due is not sent any more.
-LATEST = NANOS
 SCHEDULING = {"other": os.SCHED_OTHER, "fifo": os.SCHED_FIFO, "idle": os.SCHED_IDLE}
 FIFO_PRIORITY = 10
-
-
-class Writer(WorkingThread):
-    """Sends as many as go, with a stamped one every hundredth of a second among them."""
-
-    def __init__(self, endpoint: Endpoint, number: int) -> None:
-        super().__init__(f"write-{number}")
-        self.sent = 0
-        self._endpoint = endpoint
-        self._targets = endpoint.config.targets
-        self._stamp = Stamper(endpoint.config.index, endpoint.config.size)
-        self._sender: Sender
-
-    def _open(self) -> None:
-        self._sender = self._endpoint.sender()
-
-    def _end(self) -> None:
-        self._sender.close()
-
-    def _work(self) -> None:
-        stopped, burst, clock = self._stop.is_set, self._sender.burst, time.monotonic_ns
-        due = clock()
-        while not stopped():
-            self.sent += burst()
-            now = clock()
-            if now < due or not self._stamp.fits:
-                continue
-            if now - due > LATEST:
-                due = now
-            self._send(due)
-            due += STAMP_EVERY
-        self._sender.flush(timeout=5.0)
-
-    def _send(self, due: int) -> None:
-        target = self._targets[self._stamp.sequence % len(self._targets)]
-        self._sender.send(target, self._stamp(due))
-        self.sent += 1
-
-
-class PacedWriter(Writer):
-    """Sends by a timetable, every message with its times."""
-
-    def __init__(self, endpoint: Endpoint, number: int, rate: float) -> None:
-        super().__init__(endpoint, number)
-        self._gap = NANOS / rate
-
-    def _work(self) -> None:
-        stopped, clock = self._stop.is_set, time.monotonic_ns
-        begin, number = clock(), 0
-        while not stopped():
-            due = begin + int(number * self._gap)
-            wait = due - clock()
-            if wait > 0:
-                time.sleep(min(wait, NANOS // 10) / NANOS)
-                continue
-            if -wait > LATEST:
-                begin, number = clock(), 0
-                continue
-            self._send(due)
-            number += 1
-        self._sender.flush(timeout=5.0)
-
-
-class Streaming(WorkingThread):
-    """A bare stream, one second after the other, at either end."""
-
-    def __init__(self, stream: StreamEndpoint) -> None:
-        super().__init__("stream")
-        self.bytes = 0
-        self._endpoint = stream
-
-    def _open(self) -> None:
-        """Nothing: every transfer makes its own connection."""
-
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            self.bytes += self._endpoint.transfer(1.0)[0]
-
-    def _end(self) -> None:
-        """Nothing is left of a transfer."""
 
 
 class Collections:
@@ -142,8 +73,12 @@ class LabWorker(Worker):
         self._reader: Reader | None = None
         self._writers: list[Writer] = []
         self._streaming: Streaming | None = None
+        self._requests: RequestEndpoint | None = None
+        self._callers: list[Calling] = []
         self._garbage: GarbageLoad | None = None
         self._collections = Collections()
+        self._loads = contextlib.ExitStack()
+        self._cpu_load: CpuLoad | None = None
 
     def do_prepare(
         self,
@@ -163,21 +98,32 @@ class LabWorker(Worker):
             os.sched_setaffinity(0, cores)
         if scheduling != "other":
             priority = FIFO_PRIORITY if scheduling == "fifo" else 0
-            os.sched_setscheduler(0, SCHEDULING[scheduling], os.sched_param(priority))
+            try:
+                os.sched_setscheduler(0, SCHEDULING[scheduling], os.sched_param(priority))
+            except PermissionError:
+                return {"error": f"scheduling {scheduling} is not allowed here; run as root"}
         return {}
 
-    def do_open(self, system: str, config: dict[str, Any], check: bool = False) -> dict[str, Any]:
+    def do_open(
+        self, system: str, config: dict[str, Any], check: bool = False, adapter: str = ""
+    ) -> dict[str, Any]:
         settings = EndpointConfig.from_facts(config)
-        factory = load_protocol(system)
+        if settings.variant == REQUEST:
+            self._requests = open_requests(system, settings)
+            return {"address": self._requests.listen() if settings.receives else ""}
+        factory = load_protocol(system, adapter)
         if issubclass(factory, StreamEndpoint):
             self._stream = factory(settings)
             return {"address": self._stream.listen() if settings.receives else ""}
-        self._reader = Reader(settings.size) if settings.receives else None
+        if settings.receives:
+            kind = Reader if settings.messages is None else TimedReader
+            slow = settings.slow
+            self._reader = SlowReader(settings.size, slow) if slow else kind(settings.size)
         self._endpoint = factory(settings, self._reader) if self._reader else factory(settings)
         return {"address": self._endpoint.listen() if settings.receives else ""}
 
-    def do_serve(self, system: str) -> dict[str, Any]:
-        return self._serve(load_protocol(system))
+    def do_serve(self, system: str, host: str = LOOPBACK) -> dict[str, Any]:
+        return self._serve(load_protocol(system), host)
 
     def do_garbage(
         self, live_objects: int, replaced_per_second: float, seed: int
@@ -186,32 +132,75 @@ class LabWorker(Worker):
         self._garbage.start()
         return {}
 
+    def do_compete(self, cpu: float | None, memory_bytes: int, seed: int) -> dict[str, Any]:
+        if cpu is not None:
+            self._cpu_load = self._loads.enter_context(CpuLoad(cpu, seed=seed))
+        if memory_bytes:
+            self._loads.enter_context(MemoryPressure(memory_bytes))
+        return {}
+
+    def do_competed(self) -> dict[str, Any]:
+        return {"cpu_share": self._cpu_load.measured() if self._cpu_load else 0.0}
+
+    def do_clock(self) -> dict[str, Any]:
+        return {"time_ns": time.monotonic_ns(), "cores": len(os.sched_getaffinity(0))}
+
+    def do_usage(self) -> dict[str, Any]:
+        return {"process": process_usage(psutil.Process()), "machine": machine_usage()}
+
     def do_begin(self, threads: int = 1, rate: float | None = None) -> dict[str, Any]:
         if self._stream is not None:
             self._streaming = Streaming(self._stream)
             return self._start([self._streaming])
+        if self._requests is not None:
+            messages = self._requests.config.messages
+            self._callers = callers_of(self._requests, threads, messages)
+            return self._start(self._callers)
         assert self._endpoint is not None
         endpoint = self._endpoint
         self._writers = [
-            Writer(endpoint, number)
+            Writer(endpoint, number, part)
             if rate is None
-            else PacedWriter(endpoint, number, rate / threads)
-            for number in range(threads)
+            else PacedWriter(endpoint, number, part, rate=rate / threads)
+            for number, part in enumerate(parts_of(endpoint.config.messages, threads))
         ]
         return self._start(self._writers)
 
     def do_times(self, most: int = 20_000) -> dict[str, Any]:
-        times = self._reader.take(most) if self._reader else []
-        return {"times": times, "left_out": self._reader.left_out if self._reader else 0}
+        kept = [caller.times for caller in self._callers]
+        if self._reader is not None:
+            kept.append(self._reader.times)
+        times = array("q")
+        for one in kept:
+            times.extend(one.take(most // len(kept)))
+        return {
+            "times": packed(times),
+            "left_out": sum(one.left_out for one in kept),
+            "stage": "round-trip" if self._callers else "delivery",
+            "topics": self._topics(),
+        }
+
+    def _topics(self) -> dict[int, str]:
+        """By sender."""
+        if self._endpoint is None:
+            return {}
+        found = {one: self._endpoint.topic_of(one) for one in self._endpoint.config.sources}
+        return {one: topic for one, topic in found.items() if topic is not None}
 
     def do_sample(self) -> dict[str, Any]:
+        # Before the counts: when all is sent they do not change any more.
+        done = all(one.finished.is_set() for one in (*self._writers, *self._callers))
         size = self._endpoint.config.size if self._endpoint else 0
         received = received_bytes = wrong = sent = sent_bytes = 0
         if self._reader is not None:
-            received, received_bytes = self._reader.messages, self._reader.bytes
+            received, received_bytes = self._reader.messages, self._reader.received_bytes
             wrong = self._reader.wrong
         sent = sum(writer.sent for writer in self._writers)
         sent_bytes = sent * size
+        if self._requests is not None:
+            sent = received = sum(caller.answered for caller in self._callers)
+            sent_bytes = received_bytes = sent * self._requests.config.size
+            wrong = sum(caller.wrong for caller in self._callers)
         if self._streaming is not None and self._stream is not None:
             count = self._streaming.bytes
             messages = count // self._stream.config.size
@@ -230,13 +219,35 @@ class LabWorker(Worker):
             "gc_pause_ns": self._collections.pause_ns,
             "threads": threading.active_count(),
             "topics": self._endpoint.topic_facts() if self._endpoint else [],
+            "depths": self._endpoint.depths() if self._endpoint else {},
+            "events": self._endpoint.happenings() if self._endpoint else [],
+            "done": done,
+            **self._extent(),
             **self._faults(),
         }
+
+    def _extent(self) -> dict[str, Any]:
+        """When sending began, and when the last message came, where a number is sent; else 0."""
+        active: list[Writer | Calling] = [*self._writers, *self._callers]
+        came = [caller.last_ns for caller in self._callers]
+        if self._reader is not None:
+            came.append(self._reader.last_ns)
+        return {
+            "begun_ns": min((one.begun_ns for one in active if one.begun_ns), default=0),
+            "last_ns": max(came, default=0),
+        }
+
+    def _parts(self) -> list[Connectable]:
+        return super()._parts() + ([] if self._requests is None else [self._requests])
+
+    def _fault(self) -> str:
+        return super()._fault() or (self._requests.fault() if self._requests is not None else "")
 
     def do_close(self) -> dict[str, Any]:
         closed = super().do_close()
         if self._garbage is not None:
             self._garbage.close()
+        self._loads.close()
         return closed
 
 

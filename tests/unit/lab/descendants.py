@@ -53,7 +53,7 @@ def await_some(pid: int, count: int, besides: Iterable[int] = (), timeout: float
     return found
 
 
-def await_none(pids: Iterable[int], timeout: float = 10) -> None:
+def await_none(pids: Iterable[int], timeout: float = 20) -> None:
     """Returns when none of them runs any more."""
     deadline = time.monotonic() + timeout
     while left := [pid for pid in pids if alive(pid)]:
@@ -73,7 +73,7 @@ def outlived_by_none(command: list[str], ending: signal.Signals) -> None:
     try:
         workers = await_some(running.pid, 2)
         running.send_signal(ending)
-        assert running.wait(10) != 0
+        assert running.wait(20) != 0
         await_none(workers)
     finally:
         running.kill()

@@ -11,6 +11,7 @@ from antiphon.cli import bench
 from antiphon.lab.bench.latency import Latency
 from antiphon.lab.bench.plan import Group, Point
 from antiphon.lab.bench.point import Measurement, Options
+from antiphon.lab.bench.prediction import Predicted, Prediction
 from antiphon.lab.bench.topic_probes import Dispatch, Echo, Registration, Scaling, Shares
 from antiphon.lab.peers import PEERS, Requirement
 
@@ -60,6 +61,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         bench, "probe_echo", lambda seconds: Echo(10_000, 0.01, 200, delays, delays)
     )
     monkeypatch.setattr(bench, "probe_scaling", lambda seconds: Scaling(2, 1.93, 0.98))
+    near = Predicted("constant", 0.2, 1000, 0.0095, 0.0100, 0.020, 0, 0.9, 1e-5)
+    far = Predicted("exponential", 0.8, 4000, 0.0110, 0.0100, 0.009, 0, 0.8, 1e-5)
+    monkeypatch.setattr(bench, "probe_prediction", lambda: Prediction([near, far], 0.03))
     monkeypatch.setattr(
         bench,
         "probe_many_topics",
@@ -131,6 +135,8 @@ def test_topics_are_a_table_with_delays_targets_and_probes(calls: list[Call]) ->
         "by number of handlers 2: 0.010, 50: 0.025",
         "50 and 90 us",
         "2 topics; 0.98 where every event is a call in Python",
+        "1.10",
+        "exponential, load 0.80; of 2 loads 1 above the bound; 5,000",
         "12.3 us each",
         "380k against 400k msgs/s",
     ):
@@ -143,7 +149,7 @@ def test_topics_are_a_table_with_delays_targets_and_probes(calls: list[Call]) ->
 @pytest.mark.parametrize(
     ("arguments", "repeats", "seconds", "probes"),
     [
-        ([], 3, 4.0, {"echo", "shares", "scaling", "registration", "dispatch"}),
+        ([], 3, 4.0, {"echo", "shares", "scaling", "prediction", "registration", "dispatch"}),
         (["--quick"], 2, 0.5, set()),
         (["--size", "64"], 3, 4.0, set()),
         (["--quick", "--repeats", "5", "--seconds", "0.2"], 5, 0.2, set()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 import tomllib
@@ -27,6 +28,7 @@ from antiphon.lab.plan import (
     runs_of,
     shipped_plans,
 )
+from antiphon.lab.protocols import PROTOCOLS
 from antiphon.lab.toml_lines import lines_of
 
 ROOT = Path(__file__).parents[3]
@@ -167,6 +169,18 @@ def test_stability_in_full_has_the_times_and_loads_of_the_paper() -> None:
     assert plan.workloads["cpu-as-garbage"].cpu_as_garbage
     ways = {run.variant for run in runs_of(plan) if run.protocol == "antiphon-node"}
     assert ways == {"callback", "inbox", "batch"}
+    slow = {(run.protocol, run.workload) for run in runs_of(plan) if run.series == "slow-receiver"}
+    groups, loads = ("jgroups-udp", "jgroups-tcp"), ("none", "slow-receiver")
+    assert slow == set(itertools.product(groups, loads))
+    assert plan.workloads["slow-receiver"].slow_receiver == 1000
+
+
+def test_all_to_all_has_the_threads_of_the_paper() -> None:
+    plan = load_plan("all-to-all")
+    assert plan.handlers == plan.quick().handlers == 2
+    assert {run.threads for run in runs_of(plan) if run.series in ("pair", "all")} == {1}
+    asking = {run.threads for run in runs_of(plan) if run.series == "round-trip"}
+    assert asking == {1, 16, 100}
 
 
 def test_every_protocol_but_the_bare_link_is_in_the_shootout() -> None:
@@ -268,6 +282,38 @@ def test_another_seed_is_another_order_and_recorded(tmp_path: Path) -> None:
     assert {(run.repeat, run.seed) for run in two} == {(1, 7), (2, 8)}
 
 
+def test_a_number_of_messages_and_who_is_paced_are_in_every_run_and_not_in_its_id(
+    tmp_path: Path,
+) -> None:
+    plain = runs_of(load_plan(write(tmp_path, GOOD)))
+    assert {(run.messages, run.paced) for run in plain} == {(None, None)}
+    text = changed(
+        "senders = [1, 2, 3]", "senders = [1, 2, 3]\nmessages = 7\nrates = [9]\npaced = 1"
+    )
+    some = [run for run in runs_of(load_plan(write(tmp_path, text))) if run.series == "second"]
+    assert {(run.messages, run.paced, run.rate) for run in some} == {(7, 1, 9)}
+    assert sorted(run.id.replace(".9ps", "") for run in some) == sorted(
+        run.id for run in plain if run.series == "second"
+    )
+
+
+def test_several_numbers_of_messages_are_as_many_runs_and_in_their_ids(tmp_path: Path) -> None:
+    plain = [run for run in runs_of(load_plan(write(tmp_path, GOOD))) if run.series == "second"]
+    text = changed("senders = [1, 2, 3]", "senders = [1, 2, 3]\nmessages = [7, 70]")
+    some = [run for run in runs_of(load_plan(write(tmp_path, text))) if run.series == "second"]
+    assert len(some) == 2 * len(plain)
+    assert len({run.id for run in some}) == len(some)
+    assert {run.messages for run in some} == {7, 70}
+    assert all(f".m{run.messages}." in run.id for run in some)
+
+
+def test_in_the_shares_of_real_time_only_the_first_publisher_is_paced() -> None:
+    for plan in (load_plan("real-time"), load_plan("real-time").quick()):
+        shares = [run for run in runs_of(plan) if run.series == "shares"]
+        assert {run.variant for run in shares} == {"callback", "shares"}
+        assert {(run.senders, run.paced, run.rate) for run in shares} == {(2, 1, 1000)}
+
+
 def test_a_plan_can_be_sent_to_another_process(tmp_path: Path) -> None:
     plan = load_plan(write(tmp_path, GOOD))
     again: Plan = pickle.loads(pickle.dumps(plan))
@@ -344,6 +390,8 @@ def test_the_estimate_is_time_of_runs_and_links_and_grows_with_what_is_recorded(
 
 # --- errors ---------------------------------------------------------------------------------------
 
+NODE_VARIANTS = ("callback", "inbox", "batch", "request")
+
 FAULTS = [
     # what is replaced, by what, the text on the line that is named, field, words, allowed
     ('title = "A plan"', "title = 3", "title", "title", "3 is not a text", ()),
@@ -351,9 +399,13 @@ FAULTS = [
     ('title = "A plan"', 'name = "a/b"', "name =", "name", "'a/b' is not a name", None),
     ("repeats = 2", "repeats = 0", "repeats", "repeats", "0 is out", None),
     ("repeats = 2", "repeats = true", "repeats", "repeats", "True is out", None),
+    ("repeats = 2", "handlers = 0", "handlers", "handlers", "0 is out", None),
     ("repeats = 2", 'pinned = "yes"', "pinned", "pinned", "'yes'", ("true", "false")),
     ("repeats = 2", 'scheduling = "rr"', "scheduling", "scheduling", "'rr'", SCHEDULING),
     ("repeats = 2", "gc = { thresholds = [] }", "gc =", "gc.thresholds", "one to three", ()),
+    ("repeats = 2", "memory_limit = 5", "memory_limit", "memory_limit", "5 is out of range", None),
+    ("[times]", "[adapters.pyzmq]\nfile = 'a.py'\n[times]", "[adapters", None, "already", ()),
+    ("[times]", "[adapters.mine]\n[times]", "[adapters", "adapters.mine.file", "missing", ()),
     ("repeats = 2", "gc = 3", "gc =", "gc", "not a table", ()),
     ("kept_until = 5", "kept_until = 2", "kept_until", "times.kept_until", "not after", None),
     ("kept_until = 5", "", "[times]", "times.kept_until", "is missing", ()),
@@ -382,6 +434,7 @@ FAULTS = [
     ('["tcp-c", ', '["tcp-c", "tcp-c", ', "protocols =", None, "'tcp-c' is there twice", ()),
     ('["zenoh"]', '"zenoh"', '"zenoh"', "series.second.protocols", "write ['zenoh']", ()),
     ('["zenoh"]', "[]", "protocols = []", "series.second.protocols", "empty", ()),
+    ('["callback", "batch"]', '["callbak"]', "variants", None, "mean callback?", NODE_VARIANTS),
     ("{ antiphon-node", "{ nats", "variants", "series.first.variants.nats", "not a protocol", None),
     ('    "4KiB",', '    "4 KX",', "4 KX", "series.first.sizes", "'4 KX' is not a size", None),
     ("    64,", "    0,", "    0,", "series.first.sizes", "out of range", None),
@@ -392,6 +445,9 @@ FAULTS = [
     ('pattern = "m-n"', 'pattern = "n-n"', "senders", None, "one-way, m-n", ()),
     ('pattern = "m-n"', 'pattern = "one-way"', "nodes", None, "1-n, n-n, m-n", ()),
     ("nodes = [2, 4]", 'rates = ["fast"]', "rates", None, "'fast' is not a number", None),
+    ("senders = [1, 2, 3]", "paced = 1", "paced", "series.second.paced", "no rate to keep", ()),
+    ("nodes = [2, 4]", "rates = [9]\npaced = 3", "paced", None, "all 3 keep the rate", ()),
+    ("sizes = [\n", "rates = [9]\npaced = 0\nsizes = [\n", "paced", None, "0 is out", None),
     ("nodes = [2, 4]", "node = [2]", "node = [2]", "series.second.node", "mean nodes?", None),
     ("[quick]", "[quick]\nrepeat = 1", "repeat = 1", "quick.repeat", "mean repeats?", None),
     ('["tcp-c"]\n', '["nats"]\n', '["nats"]', "quick.protocols", "'nats'", None),
@@ -615,6 +671,10 @@ def some(elements: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(elements, min_size=1, max_size=2, unique=True)
 
 
+def variants_of(name: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(PROTOCOLS[name].variants) if name in PROTOCOLS else names
+
+
 @st.composite
 def series(draw: st.DrawFn) -> dict[str, Any]:
     pattern = draw(st.sampled_from(PATTERNS))
@@ -634,7 +694,7 @@ def series(draw: st.DrawFn) -> dict[str, Any]:
     if pattern in ("one-way", "m-n"):
         found["senders"] = draw(some(st.integers(1, 1 if pattern == "m-n" else 1024)))
     chosen = draw(st.lists(st.sampled_from(found["protocols"]), max_size=1))
-    found["variants"] = {name: draw(some(names)) for name in chosen}
+    found["variants"] = {name: draw(some(variants_of(name))) for name in chosen}
     return found
 
 

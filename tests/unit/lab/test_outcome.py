@@ -35,6 +35,7 @@ def test_a_run_that_flows_is_complete_without_a_reason() -> None:
             "unbounded_growth",
             "writer: its memory rose from 50 to 120 MiB",
         ),
+        (Seen(9.0, stuck=True, error="it did not answer"), "blocked", "did not answer"),
         (Seen(9.0, error="ValueError: no"), "error", "no"),
         (Seen(9.0, delivered=flowing(), wrong=3), "error", "3 messages"),
     ],
@@ -83,3 +84,14 @@ def test_the_worst_word_wins() -> None:
     assert judge(Seen(9.0, "x", True, delivered=still, resident=grown))[0] == "disconnected"
     assert judge(Seen(9.0, "x", delivered=still, resident=grown))[0] == "blocked"
     assert judge(Seen(9.0, "x", delivered=flowing(), resident=grown))[0] == "unbounded_growth"
+
+
+def test_a_number_of_messages_may_come_sooner_than_the_second_sample() -> None:
+    assert judge(Seen(60.0, delivered=[(1.2, 500)], missing="")) == ("complete", "")
+
+
+def test_a_number_of_messages_that_has_not_come_is_an_error() -> None:
+    late = "3 of 9 messages had come by the end"
+    assert judge(Seen(9.0, delivered=flowing(), missing=late)) == ("error", late)
+    still = [(float(second), 3) for second in range(9)]
+    assert judge(Seen(9.0, delivered=still, missing=late))[0] == "blocked"

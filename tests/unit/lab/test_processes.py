@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +20,13 @@ from antiphon.lab.bench.machine import (
     share_of_others,
     threads_cpu,
 )
-from antiphon.lab.bench.processes import Crew, WorkerFailed, WorkerTimeout, ask_all
+from antiphon.lab.bench.processes import (
+    Crew,
+    WorkerFailed,
+    WorkerTimeout,
+    ask_all,
+    deferred_interrupt,
+)
 from unit.lab.descendants import alive, await_none
 
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
@@ -124,6 +135,48 @@ def test_killing_twice_is_harmless() -> None:
         child = crew.start("echo", ("-c", ECHO))
         child.kill()
         child.kill()
+
+
+def test_an_interrupt_that_another_thread_takes_waits_for_the_end_too() -> None:
+    reached = []
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    taken, told = socket.socketpair()
+    told.setblocking(False)
+    before = signal.set_wakeup_fd(told.fileno())
+    try:
+        with pytest.raises(KeyboardInterrupt), deferred_interrupt():  # noqa: PT012
+            with deferred_interrupt():
+                signal.pthread_kill(other.ident or 0, signal.SIGINT)
+                assert taken.recv(1) == bytes([signal.SIGINT])
+                reached.append("inside")
+            reached.append("outside")
+    finally:
+        signal.set_wakeup_fd(before)
+        over.set()
+        other.join()
+        taken.close()
+        told.close()
+    assert reached == ["inside", "outside"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_process_begun_while_interrupts_wait_can_be_interrupted() -> None:
+    code = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)"
+    with deferred_interrupt({signal.SIGINT, signal.SIGTERM}):
+        held = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert held.stdout == b"set()\n"
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        with deferred_interrupt({signal.SIGUSR1}):
+            assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_the_machine_describes_itself() -> None:

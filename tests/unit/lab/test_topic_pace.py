@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from array import array
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -135,20 +137,30 @@ def test_a_recorder_sees_another_size() -> None:
     assert (recorder.messages, recorder.wrong) == (2, 1)
 
 
-def test_half_is_half_of_the_median_that_this_run_has_seen(
+def test_half_is_half_of_what_arrives_when_it_is_asked_for_all_it_can_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rates = iter([100.0, 0.0, 300.0, 900.0])
+    rates = iter([1000.0, 0.0, 3000.0])
+    arrivals = iter([100.0, 0.0, 300.0])
+    asked: list[int | None] = []
 
-    def fake(measured: object, peer: object, point: Point, *_: object) -> Measurement:
-        rate = next(rates)
-        return Measurement(point, 0, "ok" if rate else "failed", rate=rate)
+    def fake(measured: partial[Measurement], peer: object, point: Point, *_: Any) -> Measurement:
+        if point.pattern == "one-way":
+            rate = next(rates)
+            return Measurement(point, 0, "ok" if rate else "failed", rate=rate)
+        asked.append(rate := measured.keywords["rate"])
+        figures = {} if rate is None else {"arrived_per_second": next(arrivals)}
+        return Measurement(point, 0, "ok", rate=1.0, figures=figures)
 
     monkeypatch.setattr(subject, "measure_with", fake)
     measure = subject.MeasureTopics()
-    for _ in range(4):
+    half = Point("zenoh", "pub-sub", "half", 128)
+    for _ in range(3):
         measure(Point("zenoh", "pub-sub", "one-way", 128), Options())
-    assert measure._rate(Point("zenoh", "pub-sub", "half", 128)) == 150
+    for _ in range(3):
+        measure(half, Options())
+    assert asked == [2000, None] * 3
+    assert measure._rate(half) == 100
     assert measure._rate(Point("zenoh", "pub-sub", "paced", 128)) == 10_000
     assert measure._rate(Point("zenoh", "pub-sub", "isolation", 128)) == 1_000
     for unknown in (Point("zenoh", "pub-sub", "half", 64), Point("nats", "pub-sub", "half", 128)):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from antiphon.lab.bench.machine import process_cpu, resident_bytes
-from antiphon.lab.peers.base import payload_of
+from antiphon.lab.peers.base import LOOPBACK, payload_of
 
 __all__ = ["Orders", "WorkingThread", "carry_out", "stamped"]
 
@@ -127,8 +127,8 @@ class Orders:
             part.connect({int(index): address for index, address in addresses.items()})
         return {}
 
-    def _serve(self, factory: Any) -> dict[str, Any]:
-        address, self._children, self._end_server = factory.serve()
+    def _serve(self, factory: Any, host: str = LOOPBACK) -> dict[str, Any]:
+        address, self._children, self._end_server = factory.serve(host)
         return {"address": address}
 
     def _start(self, threads: Sequence[WorkingThread]) -> dict[str, Any]:

@@ -13,15 +13,25 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from antiphon.lab.leftovers import owned_folder
 from antiphon.testing.waiting import readable
 
-__all__ = ["WORKER", "Child", "Crew", "WorkerFailed", "WorkerTimeout", "ask_all"]
+__all__ = [
+    "WORKER",
+    "Child",
+    "Crew",
+    "WorkerFailed",
+    "WorkerTimeout",
+    "ask_all",
+    "deferred_interrupt",
+]
 
 WORKER = "antiphon.lab.bench.worker"
 
@@ -37,6 +47,7 @@ class WorkerTimeout(WorkerFailed):
 class Child:
     """One process that answers in lines of JSON, by default a worker.
 
+    ``before`` stands before its command line, to start it elsewhere.
     Not thread-safe: one order at a time.
     """
 
@@ -45,12 +56,13 @@ class Child:
         label: str,
         arguments: Sequence[str] = ("-m", WORKER),
         program: str = sys.executable,
+        before: Sequence[str] = (),
     ) -> None:
         self.label = label
         # Already unlinked: nothing is left behind, however this process ends.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [program, *arguments],
+            [*before, program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -152,29 +164,34 @@ class Crew:
         traceback: TracebackType | None,
     ) -> None:
         # A second Ctrl-C must not leave the rest running.
-        while self.children:
-            with _deferred_interrupt():
+        with deferred_interrupt({signal.SIGINT, signal.SIGTERM}):
+            while self.children:
                 self.children.pop().kill()
-        while self._folders:
-            with _deferred_interrupt():
+            while self._folders:
                 self._folders.pop().cleanup()
 
-    def start(self, label: str, arguments: Sequence[str] = ("-m", WORKER)) -> Child:
+    def start(
+        self,
+        label: str,
+        arguments: Sequence[str] = ("-m", WORKER),
+        program: str = sys.executable,
+        before: Sequence[str] = (),
+    ) -> Child:
         """A new child, ended with the crew."""
-        return self.adopt(lambda: Child(label, arguments))
+        return self.adopt(lambda: Child(label, arguments, program, before))
 
     def adopt(self, start: Callable[[], Child]) -> Child:
         """The child that ``start`` makes, ended with the crew."""
         # Ctrl-C between the start and the entry in the list would lose the child.
-        with _deferred_interrupt():
+        with deferred_interrupt():
             child = start()
             self.children.append(child)
         return child
 
     def folder(self) -> Path:
         """A new folder that only this user may enter, removed with the crew."""
-        with _deferred_interrupt():
-            folder = tempfile.TemporaryDirectory(prefix="antiphon-bench-")
+        with deferred_interrupt():
+            folder = owned_folder()
             self._folders.append(folder)
         return Path(folder.name)
 
@@ -184,13 +201,29 @@ class Crew:
 
 
 @contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[None]:
-    """Hold SIGINT back for the duration, on the thread that would get it."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def deferred_interrupt(signals: Set[int] = frozenset({signal.SIGINT})) -> Iterator[None]:
+    """What these signals do is done at the end, and not meanwhile.
+
+    By their handlers and not by the thread's mask: another thread would take the signal, and Python
+    would raise on the main thread all the same. Elsewhere than on the main thread, where none is
+    ever raised, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    previous: dict[int, Any] = {}
     try:
+        for number in signals:
+            # Ignored ones stay ignored, and what is not Python's cannot be put back.
+            if signal.getsignal(number) not in (None, signal.SIG_IGN):
+                previous[number] = signal.signal(number, lambda number, frame: came.append(number))
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def ask_all(

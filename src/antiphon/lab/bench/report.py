@@ -11,6 +11,7 @@ from rich.table import Table
 
 from antiphon.lab.bench.machine import Machine
 from antiphon.lab.bench.point import Options
+from antiphon.lab.bench.prediction import SHARE, Prediction
 from antiphon.lab.bench.probes import CONNECTIONS, Connections, Idle, Stalled
 from antiphon.lab.bench.summary import Reach, Row
 from antiphon.lab.bench.topic_probes import (
@@ -37,7 +38,18 @@ __all__ = [
     "topics_table",
 ]
 
-Probe = Connections | Dispatch | Echo | Idle | Registration | Scaling | Shares | Stalled | str
+Probe = (
+    Connections
+    | Dispatch
+    | Echo
+    | Idle
+    | Prediction
+    | Registration
+    | Scaling
+    | Shares
+    | Stalled
+    | str
+)
 
 MESSAGES_NOTE = (
     "x pyzmq and of raw: medians, against the same size and pattern in this run. "
@@ -241,6 +253,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
         "connections": "under 20 KB each, under 1 % of a core",
         "stalled": "flat, bounded by the buffers",
         "shares": "at most 0.03 of the period",
+        "prediction": "0.85 to 1.15, none above",
         "registration": "under 20 us each",
         "echo": "as by the shared clock",
         "scaling": "near the number of cores",
@@ -253,6 +266,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
         "shares": "processor time of busy handlers, off their shares",
         "echo": "delay at 10,000/s by echoes of a random sample: half the way, p50 and p99",
         "scaling": "as many topics as cores, batches without the GIL, to one topic",
+        "prediction": f"predicted mean response to measured, share {SHARE:g}, furthest off",
         "registration": f"subscribing to {TOPICS:,} topics",
         "dispatch": f"{ACTIVE} active topics of {TOPICS:,}, msgs/s",
     }
@@ -270,6 +284,11 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
     if isinstance(probe, Shares):
         by_number = ", ".join(f"{n}: {value:.3f}" for n, value in probe.deviations.items())
         return [*head, f"{probe.largest:.3f}", f"by number of handlers {by_number}"]
+    if isinstance(probe, Prediction):
+        worst = probe.worst
+        where = f"{worst.service}, load {worst.utilisation:.2f}"
+        note = f"{where}; of {len(probe.points)} loads {probe.above_bound} above the bound"
+        return [*head, _ratio(worst.ratio), f"{note}; {probe.arrivals:,} arrivals"]
     if isinstance(probe, Registration):
         each = f"{probe.subscribe_us:.1f} us each"
         return [*head, each, f"a publisher {probe.publisher_us:.1f} us"]

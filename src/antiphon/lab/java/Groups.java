@@ -3,6 +3,7 @@ import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import javax.xml.parsers.DocumentBuilderFactory;
 import org.jgroups.Address;
@@ -20,10 +21,24 @@ import org.w3c.dom.Element;
  *
  * <p>The stacks are those in the jar, {@code udp.xml} and {@code tcp.xml}, as their users get them,
  * but for addresses and ports. Thus the UDP stack joins by multicast to a port of its own with a
- * time to live of 0, and on the loopback nothing leaves the machine.
+ * time to live of 0, and on the loopback nothing leaves the machine. The paper's are these with
+ * another flow control, or none, and with the paper's times.
+ *
+ * <p>Of members, the first begins the group, and the others join when they connect.
  */
 final class Groups extends Role {
     private static final String MULTICAST = "239.255.77.77";
+    private static final Set<String> STACKS =
+            Set.of("udp", "tcp", "paper-udp", "paper-udp-fc", "paper-tcp");
+    /** Layer, attribute and value, as the paper has them. */
+    private static final String[][] TIMES = {
+        {"PING", "timeout", "3000"}, {"PING", "num_initial_members", "6"},
+        {"TCPPING", "timeout", "3000"}, {"TCPPING", "num_initial_members", "6"},
+        {"VERIFY_SUSPECT", "timeout", "1500"},
+        {"pbcast.NAKACK", "retransmit_timeout", "3000"}, {"pbcast.NAKACK", "gc_lag", "10"},
+        {"pbcast.STABLE", "desired_avg_gossip", "10000"}, {"UNICAST", "timeout", "5000"},
+        {"pbcast.GMS", "join_timeout", "5000"},
+    };
     private static final long PATIENCE = 30_000_000_000L;
 
     private final Map<Address, Sink> sources = new ConcurrentHashMap<>();
@@ -31,6 +46,7 @@ final class Groups extends Role {
     private String stack;
     private String name;
     private JChannel channel;
+    private Slowness slowness;
 
     private Groups(String role) {
         super(role);
@@ -43,11 +59,13 @@ final class Groups extends Role {
     @Override
     protected String open(Facts order) throws Exception {
         stack = order.text("stack", "udp");
-        if (!stack.equals("udp") && !stack.equals("tcp")) {
-            throw new IllegalArgumentException("the stack is udp or tcp, not " + stack);
+        if (!STACKS.contains(stack)) {
+            throw new IllegalArgumentException("no such stack: " + stack);
         }
         name = order.text("channel", "antiphon-lab");
-        return writer ? "" : join(order.text("address", ""));
+        double slow = order.number("slow", 0);
+        slowness = slow > 0 ? new Slowness(slow) : null;
+        return writer && !(member && index == 0) ? "" : join(order.text("address", ""));
     }
 
     @Override
@@ -73,11 +91,15 @@ final class Groups extends Role {
     private String join(String addresses) throws Exception {
         System.setProperty("jgroups.bind_addr", host);
         Document document;
-        try (InputStream in = JChannel.class.getResourceAsStream("/" + stack + ".xml")) {
+        boolean udp = stack.contains("udp");
+        try (InputStream in = JChannel.class.getResourceAsStream(udp ? "/udp.xml" : "/tcp.xml")) {
             document = DocumentBuilderFactory.newInstance().newDocumentBuilder().parse(in);
         }
+        if (stack.startsWith("paper-")) {
+            asInThePaper(document);
+        }
         int port = freePort();
-        if (stack.equals("udp")) {
+        if (udp) {
             port = addresses.isEmpty() ? port : port(addresses.split(",")[0]);
             Element transport = element(document, "UDP");
             transport.setAttribute("mcast_addr", MULTICAST);
@@ -99,12 +121,31 @@ final class Groups extends Role {
         channel.setOpt(Channel.LOCAL, false);
         channel.setReceiver(new Receiver());
         channel.connect(name);
-        if (stack.equals("udp")) {
+        if (udp) {
             return MULTICAST + ":" + port;
         }
         IpAddress own = (IpAddress) channel.downcall(
                 new Event(Event.GET_PHYSICAL_ADDRESS, channel.getAddress()));
         return host + ":" + own.getPort();
+    }
+
+    private void asInThePaper(Document document) {
+        for (String[] one : TIMES) {
+            Element layer = element(document, one[0]);
+            if (layer != null) {
+                layer.setAttribute(one[1], one[2]);
+            }
+        }
+        Element multicast = element(document, "MFC");
+        if (stack.equals("paper-udp-fc")) {
+            Element credits = document.createElement("FC");
+            credits.setAttribute("max_credits", "200000");
+            credits.setAttribute("min_credits", "5200");
+            multicast.getParentNode().insertBefore(credits, multicast);
+        }
+        multicast.getParentNode().removeChild(multicast);
+        Element unicast = element(document, "UFC");
+        unicast.getParentNode().removeChild(unicast);
     }
 
     /** On threads of JGroups; one at a time for each sender. */
@@ -116,10 +157,14 @@ final class Groups extends Role {
                 sink = sources.computeIfAbsent(message.getSrc(), source -> sink());
             }
             sink.take(message.getRawBuffer(), message.getOffset(), message.getLength());
+            if (slowness != null) {
+                slowness.hold();
+            }
         }
 
         @Override
         public void viewAccepted(org.jgroups.View view) {
+            views.add(view.getVid().getId() + ", " + view.size() + " members");
             synchronized (viewed) {
                 viewed.notifyAll();
             }

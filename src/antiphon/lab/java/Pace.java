@@ -8,6 +8,9 @@ import java.util.concurrent.locks.LockSupport;
  * should have been sent: left out, the stops would not show in the delays. They take turns with the
  * other messages, and a second behind the rest is only counted: what is slower than its stamps would
  * never send anything else.
+ *
+ * <p>By a timetable every message may carry its stamp instead, if it is long enough, and none comes
+ * between them. One that is due more than a second ago begins the timetable anew.
  */
 final class Pace implements Runnable {
     private static final double SECOND = 1e9;
@@ -27,6 +30,7 @@ final class Pace implements Runnable {
     private final double rate;
     private final long messages;
     private final long stampEvery;
+    private final boolean stampAll;
     private final Thread thread = new Thread(this, "send");
     private volatile boolean stopping;
     private volatile String fault = "";
@@ -34,6 +38,7 @@ final class Pace implements Runnable {
     private volatile long sent;
     private volatile long bytes;
     private volatile long stamped;
+    private volatile long beside;
     private volatile long missed;
 
     /**
@@ -41,12 +46,13 @@ final class Pace implements Runnable {
      * the numbers of the messages, go on where {@code before} ended, if it is not null.
      */
     Pace(Target target, Payload payload, int source, boolean checking, double rate, long messages,
-            long stampEvery, Pace before) {
+            long stampEvery, boolean stampAll, Pace before) {
         this.source = source;
         if (before != null) {
             sent = before.sent;
             bytes = before.bytes;
             stamped = before.stamped;
+            beside = before.beside;
             missed = before.missed;
         }
         this.target = target;
@@ -55,6 +61,7 @@ final class Pace implements Runnable {
         this.rate = rate;
         this.messages = messages;
         this.stampEvery = stampEvery;
+        this.stampAll = stampAll && rate > 0 && payload.plainSize == payload.stampedSize;
         thread.setDaemon(true);
     }
 
@@ -72,7 +79,11 @@ final class Pace implements Runnable {
     @Override
     public void run() {
         try {
-            work();
+            if (stampAll) {
+                keepTimetable();
+            } else {
+                work();
+            }
             target.flush();
         } catch (Throwable error) {
             fault = error.toString();
@@ -83,13 +94,14 @@ final class Pace implements Runnable {
         byte[] same = payload.plain();
         long begin = System.nanoTime();
         long nextStamp = stampEvery > 0 ? begin : Long.MAX_VALUE;
-        long before = sent - stamped;
+        long before = sent - beside;
         long plain = 0;
         while (!stopping && (messages == 0 || plain < messages)) {
             long now = System.nanoTime();
             if (now >= nextStamp) {
                 send(payload.stamped(source, (int) stamped, nextStamp, System.nanoTime()));
                 stamped++;
+                beside++;
                 nextStamp += stampEvery;
                 if (now - nextStamp > LATEST) {
                     long skipped = (now - nextStamp) / stampEvery;
@@ -105,6 +117,28 @@ final class Pace implements Runnable {
             }
             send(checking ? payload.checked((int) (before + plain)) : same);
             plain++;
+        }
+    }
+
+    private void keepTimetable() throws Exception {
+        long begin = System.nanoTime();
+        long number = 0;
+        long left = messages == 0 ? Long.MAX_VALUE : messages;
+        while (!stopping && left > 0) {
+            long due = begin + (long) (number * SECOND / rate);
+            long wait = due - System.nanoTime();
+            if (wait > 0) {
+                target.flush();
+                LockSupport.parkNanos(Math.min(wait, LATEST / 10));
+            } else if (-wait > LATEST) {
+                begin = System.nanoTime();
+                number = 0;
+            } else {
+                send(payload.stamped(source, (int) stamped, due, System.nanoTime()));
+                stamped++;
+                number++;
+                left--;
+            }
         }
     }
 
@@ -128,6 +162,11 @@ final class Pace implements Runnable {
 
     long stamped() {
         return stamped;
+    }
+
+    /** Of those, how many came between the messages that were asked for. */
+    long beside() {
+        return beside;
     }
 
     /** Stamps that were due and not sent. */

@@ -30,24 +30,29 @@ abstract class Role implements Pace.Target {
     private static final long TOGETHER = 500_000L;
 
     protected final boolean writer;
+    /** One that writes and reads; only groups have such. */
+    protected final boolean member;
     protected Payload payload;
     protected String host;
     /** Of the socket, in bytes; 0 leaves the system's. */
     protected int buffer;
     protected volatile boolean closing;
     private final List<Sink> sinks = new CopyOnWriteArrayList<>();
+    /** Of a group, its views as they came. */
+    protected final Happenings views = new Happenings();
     private volatile String fault = "";
     private boolean checking;
-    private int index;
+    protected int index;
     private Latencies latencies;
     private Pace pace;
     private Garbage garbage;
 
     protected Role(String role) {
-        if (!role.equals("writer") && !role.equals("reader")) {
-            throw new IllegalArgumentException("the role is writer or reader, not " + role);
+        if (!role.equals("writer") && !role.equals("reader") && !role.equals("member")) {
+            throw new IllegalArgumentException("the role is writer, reader or member: " + role);
         }
-        writer = role.equals("writer");
+        member = role.equals("member");
+        writer = member || role.equals("writer");
     }
 
     /** Make the endpoint; a reader begins to receive and returns its address, a writer "". */
@@ -174,7 +179,7 @@ abstract class Role implements Pace.Target {
         }
         long stampEvery = (long) (order.number("stamp_ms", 10) * 1e6);
         pace = new Pace(this, payload, index, checking, order.number("rate", 0), messages,
-                stampEvery, pace);
+                stampEvery, order.truth("stamp_all"), pace);
         pace.start();
         return new Facts();
     }
@@ -235,6 +240,7 @@ abstract class Role implements Pace.Target {
                 .put("wrong", wrong).put("sent", pace == null ? 0 : pace.sent())
                 .put("sent_bytes", pace == null ? 0 : pace.bytes())
                 .put("stamped", pace == null ? 0 : pace.stamped())
+                .put("stamps_beside", pace == null ? 0 : pace.beside())
                 .put("stamps_missed", pace == null ? 0 : pace.missed())
                 .put("cpu_ns", cpu).put("cpu", cpu / 1e9).put("resident", resident())
                 .put("threads", ManagementFactory.getThreadMXBean().getThreadCount())
@@ -243,6 +249,7 @@ abstract class Role implements Pace.Target {
                 .put("garbage_replaced", garbage == null ? 0 : garbage.replaced())
                 .put("garbage_missed", garbage == null ? 0 : garbage.missed());
         collections(facts);
+        views.take(facts);
         return facts;
     }
 

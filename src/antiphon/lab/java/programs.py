@@ -9,16 +9,20 @@ The orders of a child, with what they take beside their defaults, and what they 
 ``open``              ``size=64, check=false, index=0`` (the source in its stamps), ``host=
                       "127.0.0.1", port=0, buffer=0`` (bytes of the socket's buffer),
                       ``latencies=65536`` (how many are kept); for ``Groups``
-                      ``stack="udp"|"tcp", channel="antiphon-lab", address=""`` (of other members,
-                      with commas). Answers ``address`` (empty for a writer), ``pid``
+                      ``stack="udp"|"tcp"`` or one of the paper's, ``channel="antiphon-lab",
+                      address=""`` (of other members, with commas), ``slow=0`` (messages a
+                      second that it takes at the most, 0 for all). Answers ``address`` (empty
+                      for a writer, and for a member but the first), ``pid``
 ``connect``           ``address``; for ``Groups`` also ``members=2`` to wait for, and answers
                       ``members``. A reader of the others has nothing to do
 ``start``             ``rate=0`` (messages per second, 0 for all that go), ``stamp_ms=10`` (0 for
-                      none). Again after ``stop``, the counts and numbers go on
+                      none), ``stamp_all=false`` (with a rate, every message is stamped, and
+                      none comes beside). Again after ``stop``, the counts and numbers go on
 ``send``              as ``start``, and ``messages``: so many, not counting stamped ones
 ``sample``            ``time_ns, messages, bytes, wrong, sent, sent_bytes, stamped,
-                      stamps_missed, cpu_ns, cpu, resident, threads, heap_used, heap_committed,
-                      collections, pause_ms, garbage_live, garbage_replaced, garbage_missed``
+                      stamps_beside, stamps_missed, cpu_ns, cpu, resident, threads, heap_used,
+                      heap_committed, collections, pause_ms, garbage_live, garbage_replaced,
+                      garbage_missed``; ``views_ns, views`` of a group since the last time
 ``latencies``         ``limit=1000``: the oldest, which are then forgotten. Lists ``sequence,
                       source, intended_ns, sent_ns, received_ns``, and ``left, dropped``
 ``check``             ``sources, messages, stamped, wrong, lost, disordered, problems``
@@ -37,14 +41,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from antiphon.lab.bench.processes import Child
+from antiphon.lab.leftovers import Leftover, owned_folder, remove_folders
 
 __all__ = [
     "COLUMNS",
@@ -54,13 +59,16 @@ __all__ = [
     "compiled",
     "find_java",
     "has_jdk",
+    "java_version",
     "jgroups_jar",
     "latencies",
     "missing",
+    "remove_leftovers",
+    "version",
 ]
 
 PROGRAMS = ("TcpNet", "TcpNio", "Udp", "Groups")
-ROLES = ("writer", "reader")
+ROLES = ("writer", "reader", "member")
 HEAP_BYTES = 512 * 1024 * 1024
 JGROUPS = Path("/usr/share/java/jgroups.jar")
 # Of one stamp, as `antiphon.lab.stamps` orders them.
@@ -81,6 +89,7 @@ JVM_OPTIONS = (
 )
 
 _SOURCES = Path(__file__).parent
+_VERSION = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 
 
 class JavaMissing(Exception):
@@ -160,7 +169,7 @@ def _classes(name: str, sources: Sequence[Path], below: Sequence[str]) -> str:
     folder = cache / f"{name}-{digest.hexdigest()[:16]}"
     if not folder.is_dir():
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="javac-", dir=cache) as made:
+        with owned_folder(cache) as made:
             target = Path(made) / "classes"
             _compile(java, sources, target, below)
             try:
@@ -196,6 +205,22 @@ def _compiler(java: str) -> str | None:
     return shutil.which("javac", path=str(Path(java).resolve().parent))
 
 
+def java_version() -> str:
+    """Of the Java that is found; empty when there is none, or it does not say."""
+    try:
+        found = _VERSION.search(_release(find_java()))
+    except (JavaMissing, OSError):
+        return ""
+    return found[1] if found else ""
+
+
+def version(program: str) -> str:
+    """Of what a program runs on: Java, and the jar of JGroups by its name."""
+    jar = jgroups_jar() if program == "Groups" else None
+    java = f"java {java_version()}".strip()
+    return java if jar is None else f"{jar.resolve().stem}, {java}"
+
+
 @functools.cache
 def _release(java: str) -> str:
     """What tells one Java from another: a newer one in the same place compiles anew."""
@@ -213,12 +238,17 @@ def _cache() -> Path:
     return root / "antiphon" / "java"
 
 
-class JavaChild(Child):
-    """A writer or a reader in a JVM of its own, which answers in lines of JSON.
+def remove_leftovers() -> list[Leftover]:
+    """Remove what a compiler was about to write when its process was killed."""
+    return remove_folders(_cache())
 
-    ``heap_bytes`` is both its first and its largest heap, so that a run does not measure a heap
-    that grows. ``options`` go to the JVM after ours. JavaMissing when something has to be
-    installed.
+
+class JavaChild(Child):
+    """A writer, a reader or a member in a JVM of its own, which answers in lines of JSON.
+
+    A member is both a writer and a reader, of a group. ``heap_bytes`` is both its first and its
+    largest heap, so that a run does not measure a heap that grows. ``options`` go to the JVM after
+    ours. JavaMissing when something has to be installed.
     """
 
     def __init__(
@@ -228,6 +258,7 @@ class JavaChild(Child):
         role: str,
         heap_bytes: int = HEAP_BYTES,
         options: Sequence[str] = (),
+        before: Sequence[str] = (),
     ) -> None:
         if program not in PROGRAMS:
             raise ValueError(f"no such program: {program}; there are {', '.join(PROGRAMS)}")
@@ -243,7 +274,7 @@ class JavaChild(Child):
             program,
             role,
         ]
-        super().__init__(label, arguments, program=find_java())
+        super().__init__(label, arguments, find_java(), before)
 
 
 def latencies(child: Child, chunk: int = 1000) -> Iterator[tuple[int, ...]]:

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from antiphon.lab.java.programs import COLUMNS, JavaChild
 
-__all__ = ["JavaRole"]
+__all__ = ["JavaRole", "prepared"]
 
 CHUNK = 1000
+# Both are of util-linux, and become the program that they are given.
+CLASSES = {"fifo": ("chrt", "--fifo", "10"), "idle": ("chrt", "--idle", "0")}
+
+
+def prepared(scheduling: str, cores: Sequence[int] | None) -> tuple[str, ...]:
+    """What stands before a command line, so that it runs in that class and on those cores."""
+    pinned = ("taskset", "--cpu-list", ",".join(map(str, cores))) if cores else ()
+    return (*pinned, *CLASSES.get(scheduling, ()))
 
 
 class JavaRole(JavaChild):
     """Translates orders on their way in, and answers on their way out.
 
-    One sender and one receiver: a plan's threads, scheduling class and cores do not reach a JVM,
-    and ``prepare`` says so where they are asked for.
+    A plan's threads do not reach a JVM, and ``begin`` says so where they are asked for. Its cores
+    and its scheduling class it gets from ``before``, since they are to be those of all its threads.
     """
 
-    def __init__(self, label: str, program: str, reads: bool, stack: str = "") -> None:
-        super().__init__(label, program, "reader" if reads else "writer")
+    def __init__(
+        self,
+        label: str,
+        program: str,
+        role: str,
+        stack: str = "",
+        before: Sequence[str] = (),
+    ) -> None:
+        super().__init__(label, program, role, before=before)
         self._stack = stack
         self._groups = program == "Groups"
+        self._messages = 0
         self._answers: deque[Callable[[float], dict[str, Any]]] = deque()
 
     def tell(self, order: str, **arguments: Any) -> None:
@@ -55,24 +71,29 @@ class JavaRole(JavaChild):
         collector: dict[str, Any] | None = None,
         memory_limit: int | None = None,
     ) -> None:
-        if scheduling != "other" or cores:
-            self._say({"error": "a Java role is neither pinned nor scheduled as a plan says"})
+        if memory_limit is not None:
+            self._say({"error": "a Java role has a limit of memory only by control groups"})
         else:
             self._say({})
 
-    def _tell_open(self, system: str, config: dict[str, Any]) -> None:
+    def _tell_open(self, system: str, config: dict[str, Any], adapter: str) -> None:
         more: dict[str, Any] = {"stack": self._stack} if self._groups else {}
-        self._pass_on("open", size=config["size"], index=config["index"], **more)
+        more |= {"slow": config["slow"]} if config["slow"] else {}
+        self._messages = (config["messages"] or 0) if config["targets"] else 0
+        config = {name: config[name] for name in ("size", "index", "host")}
+        self._pass_on("open", **config, **more)
 
     def _tell_connect(self, addresses: dict[int, str]) -> None:
-        more: dict[str, Any] = {"members": 2} if self._groups else {}
+        more: dict[str, Any] = {"members": len(addresses)} if self._groups else {}
         self._pass_on("connect", address=addresses[0], **more)
 
     def _tell_begin(self, threads: int = 1, rate: float | None = None) -> None:
         if threads != 1:
             self._say({"error": "a Java role sends with one thread"})
         else:
-            self._pass_on("start", rate=rate or 0)
+            more: dict[str, Any] = {"messages": self._messages} if self._messages else {}
+            more["stamp_all"] = rate is not None
+            self._pass_on("send" if self._messages else "start", rate=rate or 0, **more)
 
     def _tell_garbage(self, live_bytes: int, replaced_per_second: float, seed: int) -> None:
         self._pass_on(
@@ -80,7 +101,12 @@ class JavaRole(JavaChild):
         )
 
     def _tell_sample(self) -> None:
-        self._pass_on("sample", _sample)
+        self._pass_on("sample", self._sample)
+
+    def _sample(self, facts: dict[str, Any]) -> dict[str, Any]:
+        # Stamped ones may come beside the number that was asked for.
+        done = facts["sent"] - facts["stamps_beside"] >= self._messages
+        return {**_sample(facts), "done": done}
 
     def _tell_times(self, most: int = 20_000) -> None:
         super().tell("latencies", limit=CHUNK)
@@ -107,4 +133,8 @@ def _sample(facts: dict[str, Any]) -> dict[str, Any]:
         "wrong": facts["wrong"],
         "gc_collections": facts["collections"],
         "gc_pause_ns": int(facts["pause_ms"] * 1e6),
+        "events": [
+            (when, "view", text)
+            for when, text in zip(facts["views_ns"], facts["views"], strict=True)
+        ],
     }

@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from antiphon.lab.peers.base import (
 __all__ = [
     "CORE",
     "ENCRYPTION",
+    "MORE_PEERS",
     "NATS",
     "PEERS",
     "ZENOH",
@@ -43,6 +45,7 @@ __all__ = [
     "Requirement",
     "Sender",
     "StreamEndpoint",
+    "has_sctp",
     "load",
 ]
 
@@ -123,6 +126,15 @@ def _has_openssl() -> bool:
     return bool(build_info()["openssl"])
 
 
+def has_sctp() -> bool:
+    """Whether the kernel does, or loads what it needs for it."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
+    except OSError:
+        return False
+    return True
+
+
 _ONE_WAY = frozenset({"one-way"})
 _BOTH = frozenset({"one-way", "duplex"})
 _ALL = frozenset({"one-way", "duplex", "n-n"})
@@ -136,6 +148,18 @@ NATS = (
 ENCRYPTION = (
     Requirement("OpenSSL 3", "the system package libssl3", probe=_has_openssl),
     Requirement("cryptography", "the package cryptography"),
+)
+
+SCTP = Requirement(
+    "SCTP in the kernel",
+    "the kernel's module sctp, and load it (modprobe sctp)",
+    probe=has_sctp,
+)
+# It knows no option that prints only its version, so it is not asked as other programs are.
+_MOSQUITTO = Requirement(
+    "mosquitto",
+    "the system package mosquitto",
+    probe=lambda: find_program("mosquitto") is not None,
 )
 
 PEERS: dict[str, Peer] = {
@@ -195,19 +219,79 @@ PEERS: dict[str, Peer] = {
     )
 }
 
+MORE_PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer(
+            "antiphon-topic",
+            "antiphon_topic",
+            ("callback", "batch", "shares"),
+            _ALL,
+            (CORE,),
+            "antiphon",
+            folder=True,
+        ),
+        Peer("tcp-python", "sockets_tcp", ("sockets",), _BOTH),
+        Peer("udp-python", "udp_python", ("sockets",), _BOTH),
+        Peer("udp-c", "udp_c", ("sockets",), _BOTH, (CORE,)),
+        Peer("sctp", "sctp", ("sockets",), _BOTH, (SCTP,)),
+        Peer(
+            "enet",
+            "enet_peer",
+            ("reliable",),
+            _BOTH,
+            (Requirement("enet", "the package pyenet"),),
+            "pyenet",
+        ),
+        Peer(
+            "quic",
+            "quic_aioquic",
+            ("stream",),
+            _BOTH,
+            (
+                Requirement("aioquic", "the package aioquic"),
+                Requirement("cryptography", "the package cryptography"),
+            ),
+            "aioquic",
+        ),
+        Peer(
+            "redis",
+            "redis_pubsub",
+            ("publish", "pipeline"),
+            _BOTH,
+            (
+                Requirement("redis", "the package redis"),
+                Requirement("redis-server", "the system package redis-server", program=True),
+            ),
+            "redis",
+            served=True,
+        ),
+        Peer(
+            "mqtt",
+            "mqtt_mosquitto",
+            ("qos0", "qos1"),
+            _BOTH,
+            (Requirement("paho.mqtt", "the package paho-mqtt"), _MOSQUITTO),
+            "paho-mqtt",
+            served=True,
+        ),
+        Peer(
+            "grpc",
+            "grpc_stream",
+            ("client-stream",),
+            _BOTH,
+            (Requirement("grpc", "the package grpcio"),),
+            "grpcio",
+        ),
+    )
+}
+"""What the lab's plans have beside those of the benchmark."""
+
 
 def load(peer: str) -> Callable[..., Endpoint | StreamEndpoint]:
-    """The endpoint class of a peer. Imports the library that it adapts.
-
-    One that the benchmark does not list is found among those of the lab, or by its module.
-    """
-    if peer in PEERS:
-        name = PEERS[peer].module
-    else:
-        from antiphon.lab.protocols import MORE_PEERS
-
-        name = MORE_PEERS[peer].module if peer in MORE_PEERS else peer
-    module = importlib.import_module(f"{__name__}.{name}")
+    """The endpoint class of a peer. Imports the library that it adapts."""
+    known = PEERS.get(peer) or MORE_PEERS[peer]
+    module = importlib.import_module(f"{__name__}.{known.module}")
     found: Callable[..., Endpoint | StreamEndpoint] = module.ENDPOINT
     return found
 

@@ -18,6 +18,7 @@ loopback nothing else would switch encryption on.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from array import array
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ from antiphon.lab.peers.base import (
     payload_of,
     typed_body,
 )
+from antiphon.lab.peers.depths import depths_of
+from antiphon.lab.stamps import Reader
 
 if TYPE_CHECKING:
     import antiphon
@@ -167,7 +170,16 @@ class NodeEndpoint(PullEndpoint):
         if config.variant == "tls":
             certificate, key, authority = config.tls
             tls = antiphon.TLS(certificate, key, authority)
-        self._node = antiphon.Node(config.index + 1, tls=tls)
+        # Plain like its peers. Off the loopback that has to be said.
+        secret = antiphon.INSECURE if tls is None else None
+        listen = f"tcp://{config.host}:0"
+        settings = antiphon.NodeConfig.load()
+        if config.handlers is not None:
+            schedule = dataclasses.replace(settings.schedule, threads=config.handlers)
+            settings = dataclasses.replace(settings, schedule=schedule)
+        self._node = antiphon.Node(
+            config.index + 1, listen=listen, secret=secret, tls=tls, config=settings
+        )
         self._resources = contextlib.ExitStack()
         self._inbox: Any = None
         self._started = False
@@ -266,8 +278,11 @@ class NodeEndpoint(PullEndpoint):
 
         def deliver(source: int, batch: Any) -> None:
             nonlocal n
-            for data in batch:
-                on_data(data)
+            if isinstance(on_data, Reader):
+                on_data.batch(batch)
+            else:
+                for data in batch:
+                    on_data(data)
             n += len(batch)
 
         return deliver
@@ -289,6 +304,9 @@ class NodeEndpoint(PullEndpoint):
                     n += 1
             except ReceiveTimeout:
                 continue
+
+    def depths(self) -> dict[str, int]:
+        return depths_of(self._node)
 
     def close(self) -> None:
         self._stop.set()

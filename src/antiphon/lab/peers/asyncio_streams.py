@@ -50,7 +50,8 @@ class StreamSender(Sender):
 
     def burst(self) -> int:
         writers = list(self._writers.values())
-        rounds = BURSTS_PER_ENTRY * self._config.burst // len(writers)
+        bursts = BURSTS_PER_ENTRY if self._config.messages is None else 1
+        rounds = max(1, bursts * self._config.burst // len(writers))
         for writer in writers:
             self._run(self._send_frames(writer, rounds))
         return rounds * len(writers)
@@ -149,7 +150,7 @@ class Streams(PullEndpoint):
             writer.close()
 
         # The limit is what the reader holds before it pauses the transport.
-        server = await asyncio.start_server(read, "127.0.0.1", 0, limit=READ_BYTES)
+        server = await asyncio.start_server(read, self.config.host, 0, limit=READ_BYTES)
         host, port = server.sockets[0].getsockname()[:2]
         self._address = f"{host}:{port}"
         self._listening.set()

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "LOOPBACK",
     "Endpoint",
     "EndpointConfig",
     "OnData",
@@ -33,10 +34,13 @@ __all__ = [
 ]
 
 OnData = Callable[[bytes], None]
+LOOPBACK = "127.0.0.1"
 
 # Between two looks at the stop flag: enough messages to hide the look, few enough to stop soon.
 BURST_MESSAGES = 1000
 BURST_BYTES = 4 * 1024 * 1024
+# A given number of messages goes in so many bursts or more.
+BURSTS = 20
 # One list or packed buffer of the batch variants.
 BATCH_BYTES = 256 * 1024
 # MessagePack of (int, float, bytes) around its body: array, int, float, bin headers.
@@ -53,7 +57,11 @@ class EndpointConfig:
     ``threads`` and ``tasks`` say how many call at a time where requests are measured. ``tls`` are
     the paths of certificate, key and authority, for a variant that is encrypted with them.
     ``pattern`` is that of the point; ``folder`` is one that its processes share, where there is
-    need of it.
+    need of it; ``host`` the address at which this one is reached. ``sources`` are the indexes of
+    the endpoints that send to it, if that is known; ``messages`` is how many it sends, if not until
+    it is stopped. ``slow`` is how many messages a second it takes at the most, 0 for all; its
+    ``on_data`` sees to that, and no adapter needs to. ``handlers`` is how many threads of a node
+    call handlers, if the plan says so.
     """
 
     index: int = 0
@@ -69,6 +77,11 @@ class EndpointConfig:
     tls: tuple[str, ...] = ()
     pattern: str = "one-way"
     folder: str = ""
+    host: str = LOOPBACK
+    sources: tuple[int, ...] = ()
+    messages: int | None = None
+    slow: float = 0.0
+    handlers: int | None = None
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> EndpointConfig:
@@ -82,12 +95,13 @@ class EndpointConfig:
     @property
     def burst(self) -> int:
         """Messages that a sender hands over between two looks at the stop flag."""
-        return max(1, min(BURST_MESSAGES, BURST_BYTES // max(1, self.size)))
+        most = BURST_MESSAGES if self.messages is None else self.messages // BURSTS
+        return max(1, min(BURST_MESSAGES, BURST_BYTES // max(1, self.size), most))
 
     @property
     def batch(self) -> int:
         """Messages in one list or packed buffer."""
-        return max(1, min(BURST_MESSAGES, BATCH_BYTES // max(1, self.size)))
+        return max(1, min(self.burst, BATCH_BYTES // max(1, self.size)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +123,12 @@ def typed_body(size: int) -> bytes:
     return payload_of(max(1, size - TYPED_OVERHEAD))
 
 
-def free_port() -> int:
+def free_port(host: str = LOOPBACK) -> int:
     """A port that was free a moment ago, for systems that cannot tell which one they were given.
 
     Another process may take it first; the caller tries again with a new one.
     """
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server((host, 0)) as server:
         port: int = server.getsockname()[1]
         return port
 
@@ -126,6 +140,7 @@ class Sender(ABC):
     def burst(self) -> int:
         """Send about ``config.burst`` messages of ``config.size`` bytes; return how many.
 
+        At the most so many to each target, where a number of messages is given.
         Waits when the system makes its senders wait. All of them are sent, or it raises.
         """
 
@@ -155,8 +170,11 @@ class Endpoint(ABC):
         self._wrong = 0
 
     @classmethod
-    def serve(cls) -> tuple[str, list[int], Callable[[], None]]:
-        """Start the server that this system needs: its address, its processes, how to stop it."""
+    def serve(cls, host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
+        """Start the server that this system needs: its address, its processes, how to stop it.
+
+        It is reached at ``host``, which is an address of this machine.
+        """
         raise NotImplementedError(f"{cls.__name__} needs no server")
 
     @abstractmethod
@@ -196,8 +214,20 @@ class Endpoint(ABC):
         return ""
 
     def topic_facts(self) -> list[dict[str, Any]]:
-        """Of each topic that is received here: arrivals, service time, queue, overruns so far."""
+        """Of each topic that is received here, by columns of the table: what was counted so far."""
         return []
+
+    def depths(self) -> dict[str, int]:
+        """How full its own rings and queues are, by columns of the samples; empty if unknown."""
+        return {}
+
+    def happenings(self) -> list[tuple[int, str, str]]:
+        """Since the last call: when, which event and a text, such as the views of a group."""
+        return []
+
+    def topic_of(self, source: int) -> str | None:
+        """The topic on which that one's messages come here, where there are topics."""
+        return None
 
 
 class PullEndpoint(Endpoint):
@@ -261,6 +291,9 @@ class StreamEndpoint(ABC):
     @abstractmethod
     def transfer(self, seconds: float) -> tuple[int, float]:
         """Send for ``seconds``, or receive one such stream: bytes, and how long they took."""
+
+    def wake(self) -> None:
+        """Let whoever waits for a stream to begin wait no longer. Called by another thread."""
 
     @abstractmethod
     def close(self) -> None:

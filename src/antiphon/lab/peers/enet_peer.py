@@ -140,9 +140,9 @@ class EnetPeer(PullEndpoint):
         self._host: Host | None = None
 
     def listen(self) -> str:
-        self._host = Host(enet.Address(b"127.0.0.1", 0), PEERS)
+        self._host = Host(enet.Address(self.config.host.encode(), 0), PEERS)
         self._start_receiving()
-        return f"127.0.0.1:{self._host.enet.address.port}"
+        return f"{self.config.host}:{self._host.enet.address.port}"
 
     def connect(self, addresses: Mapping[int, str]) -> None:
         self._addresses = addresses

@@ -125,9 +125,9 @@ class Streaming(ManyReaders):
         handlers = {"Take": grpc.stream_unary_rpc_method_handler(take)}
         generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
         self._server.add_generic_rpc_handlers((generic,))
-        port = self._server.add_insecure_port("127.0.0.1:0")
+        port = self._server.add_insecure_port(f"{self.config.host}:0")
         self._server.start()
-        return f"127.0.0.1:{port}"
+        return f"{self.config.host}:{port}"
 
     def connect(self, addresses: Mapping[int, str]) -> None:
         self._addresses = addresses

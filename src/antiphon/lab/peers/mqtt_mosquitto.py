@@ -19,7 +19,14 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from antiphon.lab.peers import find_program
-from antiphon.lab.peers.base import Endpoint, EndpointConfig, OnData, Sender, payload_of
+from antiphon.lab.peers.base import (
+    LOOPBACK,
+    Endpoint,
+    EndpointConfig,
+    OnData,
+    Sender,
+    payload_of,
+)
 from antiphon.lab.peers.servers import start_server
 
 __all__ = ["ENDPOINT", "PubSub"]
@@ -30,7 +37,7 @@ STUCK = 20.0
 QUEUE = 10_000
 # With another user than root, a broker started by root would change to that one and so outlive us.
 SETTINGS = """\
-listener {port} 127.0.0.1
+listener {port} {host}
 allow_anonymous true
 persistence false
 log_dest none
@@ -144,7 +151,7 @@ class PubSub(Endpoint):
         self._reader: Callable[[], tuple[int, int | None]] = lambda: (0, None)
 
     @classmethod
-    def serve(cls) -> tuple[str, list[int], Callable[[], None]]:
+    def serve(cls, host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
         program = find_program("mosquitto")
         if program is None:
             raise FileNotFoundError("mosquitto not found; install the package mosquitto")
@@ -153,11 +160,11 @@ class PubSub(Endpoint):
             settings = Path(folder) / "mosquitto.conf"
 
             def command(port: int) -> list[str]:
-                settings.write_text(SETTINGS.format(port=port, queue=QUEUE))
+                settings.write_text(SETTINGS.format(port=port, host=host, queue=QUEUE))
                 return [program, "-c", str(settings)]
 
-            port, pid, stop = start_server("mosquitto", command, _greeted)
-        return f"127.0.0.1:{port}", [pid], stop
+            port, pid, stop = start_server("mosquitto", command, _greeted, host)
+        return f"{host}:{port}", [pid], stop
 
     def listen(self) -> str:
         topic = topic_of(self.config.index)

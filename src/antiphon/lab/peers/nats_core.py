@@ -19,6 +19,7 @@ import nats
 
 from antiphon.lab.peers import find_program
 from antiphon.lab.peers.base import (
+    LOOPBACK,
     Endpoint,
     EndpointConfig,
     OnData,
@@ -86,16 +87,16 @@ class PubSub(PullEndpoint):
         self._subscribed = threading.Event()
 
     @classmethod
-    def serve(cls) -> tuple[str, list[int], Callable[[], None]]:
+    def serve(cls, host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
         program = find_program("nats-server")
         if program is None:
             raise FileNotFoundError("nats-server not found; install the package nats-server")
 
         def command(port: int) -> list[str]:
-            return [program, "-a", "127.0.0.1", "-p", str(port)]
+            return [program, "-a", host, "-p", str(port)]
 
-        port, server, stop = start_server("nats-server", command, _greets)
-        return f"nats://127.0.0.1:{port}", [server], stop
+        port, server, stop = start_server("nats-server", command, _greets, host)
+        return f"nats://{host}:{port}", [server], stop
 
     def listen(self) -> str:
         self._start_receiving()

@@ -68,11 +68,11 @@ class PushPull(PullEndpoint):
         self._pull = pynng.Pull0(recv_timeout=LOOK_MS)
         if self.config.capacity is not None:
             self._pull.recv_buffer_size = self.config.capacity
-        listener = self._pull.listen("tcp://127.0.0.1:0")
+        listener = self._pull.listen(f"tcp://{self.config.host}:0")
         # nng keeps the port in network byte order.
         port = socket.ntohs(listener.local_address.port)
         self._start_receiving()
-        return f"tcp://127.0.0.1:{port}"
+        return f"tcp://{self.config.host}:{port}"
 
     def connect(self, addresses: Mapping[int, str]) -> None:
         self._addresses = addresses

@@ -105,7 +105,7 @@ class PushPull(PullEndpoint):
         if self.config.capacity is not None:
             self._pull.setsockopt(zmq.RCVHWM, self.config.capacity)
         self._pull.setsockopt(zmq.RCVTIMEO, LOOK_MS)
-        self._pull.bind("tcp://127.0.0.1:*")
+        self._pull.bind(f"tcp://{self.config.host}:*")
         address: str = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
         self._start_receiving()
         return address

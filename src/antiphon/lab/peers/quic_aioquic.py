@@ -179,7 +179,10 @@ class Quic(Endpoint):
 
     async def _serve(self) -> str:
         self._server = await serve(
-            "127.0.0.1", 0, configuration=configuration(server=True), stream_handler=self._accept
+            self.config.host,
+            0,
+            configuration=configuration(server=True),
+            stream_handler=self._accept,
         )
         # aioquic does not say on which port it listens.
         host, port = self._server._transport.get_extra_info("sockname")[:2]

@@ -6,6 +6,7 @@ the memory can carry in chunks of the given size. Nothing that delivers messages
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Mapping
 
@@ -31,7 +32,7 @@ class RawTcp(StreamEndpoint):
         self._target = ("", 0)
 
     def listen(self) -> str:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1)
+        self._listener = socket.create_server((self.config.host, 0), backlog=1)
         host, port = self._listener.getsockname()
         return f"{host}:{port}"
 
@@ -45,6 +46,12 @@ class RawTcp(StreamEndpoint):
             return self._receive(self._listener.fileno(), seconds + GRACE)
         host, port = self._target
         return self._send(host, port, self.config.size, seconds)
+
+    def wake(self) -> None:
+        # To shut it down wakes the thread that waits in it; to close it does not.
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         if self._listener is not None:

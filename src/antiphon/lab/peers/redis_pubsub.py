@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from antiphon.lab.peers import find_program
 from antiphon.lab.peers.base import (
+    LOOPBACK,
     Endpoint,
     EndpointConfig,
     OnData,
@@ -102,20 +103,23 @@ class PubSub(PullEndpoint):
         self._subscribed = threading.Event()
 
     @classmethod
-    def serve(cls) -> tuple[str, list[int], Callable[[], None]]:
+    def serve(cls, host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
         program = find_program("redis-server")
         if program is None:
             raise FileNotFoundError("redis-server not found; install the package redis-server")
         port, pid, stop = start_server(
             "redis-server",
             lambda port: (
-                *(program, "--port", str(port), "--bind", "127.0.0.1"),
+                *(program, "--port", str(port), "--bind", host),
+                # Clients need no password here; without this it takes those of the loopback only.
+                *("--protected-mode", "no"),
                 # Nothing is written, and nothing is read that others have left in the folder.
                 *("--save", "", "--appendonly", "no", "--dir", "/", "--daemonize", "no"),
             ),
             _greeted,
+            host,
         )
-        return f"127.0.0.1:{port}", [pid], stop
+        return f"{host}:{port}", [pid], stop
 
     def listen(self) -> str:
         self._start_receiving()

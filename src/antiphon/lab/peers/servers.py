@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from antiphon.lab.peers.base import free_port
+from antiphon.lab.peers.base import LOOPBACK, free_port
 
 __all__ = ["start_server", "tied"]
 
@@ -40,14 +40,15 @@ def start_server(
     name: str,
     command: Callable[[int], Sequence[str]],
     greeted: Callable[[socket.socket], bool],
+    host: str = LOOPBACK,
 ) -> tuple[int, int, Callable[[], None]]:
-    """Start a server that listens on a port of the loopback: the port, its process, how to stop it.
+    """Start a server that listens on a port of this host: the port, its process, how to stop it.
 
     ``command`` makes the command line for a port; ``greeted`` says over a connection whether the
     server answers. Another process may take the port first: then it is tried again with a new one.
     """
     for _ in range(START_ATTEMPTS):
-        port = free_port()
+        port = free_port(host)
         server = subprocess.Popen(
             tied(command(port)),
             stdin=subprocess.DEVNULL,
@@ -60,7 +61,7 @@ def start_server(
             server.wait()
 
         try:
-            answers = _answers(port, server, greeted)
+            answers = _answers(host, port, server, greeted)
         except BaseException:
             stop()
             raise
@@ -71,14 +72,17 @@ def start_server(
 
 
 def _answers(
-    port: int, server: subprocess.Popen[bytes], greeted: Callable[[socket.socket], bool]
+    host: str,
+    port: int,
+    server: subprocess.Popen[bytes],
+    greeted: Callable[[socket.socket], bool],
 ) -> bool:
     """Whether the server answers on the port before it ends or the time is up."""
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline and server.poll() is None:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", port), timeout=1.0) as link,
+            socket.create_connection((host, port), timeout=1.0) as link,
         ):
             return greeted(link)
         time.sleep(0.02)

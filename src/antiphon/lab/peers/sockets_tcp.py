@@ -1,7 +1,8 @@
 """Blocking TCP sockets of the standard library, as a Python programmer writes them without asyncio.
 
 A frame is a four-byte length and the payload. Every message is one ``sendall``; each connection has
-a thread that reads with ``recv_into`` into a buffer of its own and cuts it into messages.
+a thread that reads with ``recv_into`` into a buffer of its own and cuts it into messages. ``sctp``
+is the same with another protocol below.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from antiphon.lab.peers.base import Endpoint, EndpointConfig, OnData, Sender, payload_of
 from antiphon.lab.peers.readers import ManyReaders
 
-__all__ = ["ENDPOINT", "Sockets", "kernel_timeout"]
+__all__ = ["ENDPOINT", "TCP", "Sockets", "Transport", "kernel_timeout"]
 
 LENGTH = struct.Struct("<I")
 READ_BYTES = 256 * 1024
@@ -29,20 +31,57 @@ def kernel_timeout(seconds: float) -> bytes:
     return struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
 
 
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """What carries the bytes: the protocol's number, and its option against waiting for more."""
+
+    protocol: int
+    no_delay: int
+
+    def open(self) -> socket.socket:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM, self.protocol)
+
+    def listen(self, host: str) -> socket.socket:
+        """On a free port."""
+        listener = self.open()
+        try:
+            listener.bind((host, 0))
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def dial(self, address: str) -> socket.socket:
+        """Connected; a send that gets no further for `STUCK` raises `BlockingIOError`."""
+        host, _, port = address.rpartition(":")
+        link = self.open()
+        try:
+            link.settimeout(STUCK)
+            link.connect((host, int(port)))
+            link.settimeout(None)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, kernel_timeout(STUCK))
+            link.setsockopt(self.protocol, self.no_delay, 1)
+        except OSError:
+            link.close()
+            raise
+        return link
+
+
+TCP = Transport(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 class SocketSender(Sender):
     """One connection per target."""
 
-    def __init__(self, config: EndpointConfig, addresses: Mapping[int, str]) -> None:
+    def __init__(
+        self, config: EndpointConfig, addresses: Mapping[int, str], transport: Transport
+    ) -> None:
         self._config = config
         self._payload = payload_of(config.size)
         self._sockets: dict[int, socket.socket] = {}
         for target in config.targets:
-            host, _, port = addresses[target].rpartition(":")
-            link = socket.create_connection((host, int(port)), timeout=STUCK)
-            link.settimeout(None)
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, kernel_timeout(STUCK))
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._sockets[target] = link
+            self._sockets[target] = transport.dial(addresses[target])
         self._sends = [link.sendall for link in self._sockets.values()]
 
     def burst(self) -> int:
@@ -71,6 +110,8 @@ class SocketSender(Sender):
 class Sockets(ManyReaders):
     """A listening socket with a thread that accepts, and a thread per connection that reads."""
 
+    transport = TCP
+
     def __init__(self, config: EndpointConfig, on_data: OnData | None = None) -> None:
         super().__init__(config, on_data)
         self._addresses: Mapping[int, str] = {}
@@ -81,7 +122,7 @@ class Sockets(ManyReaders):
         self._fault = ""
 
     def listen(self) -> str:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener = self.transport.listen(self.config.host)
         host, port = self._listener.getsockname()
         if self.config.consume:
             self._start(self._accept, self._listener)
@@ -91,7 +132,7 @@ class Sockets(ManyReaders):
         self._addresses = addresses
 
     def sender(self) -> SocketSender:
-        return SocketSender(self.config, self._addresses)
+        return SocketSender(self.config, self._addresses, self.transport)
 
     def _start(self, work: Callable[[socket.socket], None], link: socket.socket) -> None:
         thread = threading.Thread(target=self._run, args=(work, link), daemon=True)

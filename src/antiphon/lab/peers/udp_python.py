@@ -86,7 +86,7 @@ class Datagrams(PullEndpoint):
         self._socket = link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, kernel_timeout(LOOK))
-        link.bind(("127.0.0.1", 0))
+        link.bind((self.config.host, 0))
         host, port = link.getsockname()
         self._start_receiving()
         return f"{host}:{port}"

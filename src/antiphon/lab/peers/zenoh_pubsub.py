@@ -18,6 +18,7 @@ from typing import Any
 import zenoh
 
 from antiphon.lab.peers.base import (
+    LOOPBACK,
     Endpoint,
     EndpointConfig,
     OnData,
@@ -54,10 +55,10 @@ def open_session(listen: list[str], connect: list[str], shared_memory: bool = Fa
     )
 
 
-def listening_session(shared_memory: bool = False) -> tuple[Any, str]:
+def listening_session(shared_memory: bool = False, host: str = LOOPBACK) -> tuple[Any, str]:
     """A session that listens on a free port, and its address."""
     for attempt in range(OPEN_ATTEMPTS):
-        address = f"tcp/127.0.0.1:{free_port()}"
+        address = f"tcp/{host}:{free_port(host)}"
         try:
             return open_session([address], [], shared_memory), address
         except zenoh.ZError:
@@ -126,7 +127,7 @@ class PubSub(Endpoint):
         self._reader: Callable[[], tuple[int, int | None]] = lambda: (0, None)
 
     def listen(self) -> str:
-        self._session, address = listening_session(self.config.variant == "shm")
+        self._session, address = listening_session(self.config.variant == "shm", self.config.host)
         self._session.declare_subscriber(key_of(self.config.index), self._handler())
         return address
 

@@ -16,6 +16,7 @@ __all__ = ["ENDPOINT", "NodeEndpoint"]
 
 KIND = 200
 SPIN_US = 50
+LOOPBACK = "127.0.0.1"
 
 
 class NodeEndpoint(RequestEndpoint):
@@ -24,8 +25,15 @@ class NodeEndpoint(RequestEndpoint):
     def __init__(self, config: EndpointConfig) -> None:
         super().__init__(config)
         spin = SPIN_US if config.variant == "spin" else 0
-        settings = antiphon.NodeConfig(spin_us=spin)
-        self._node = antiphon.Node(config.index + 1, config=settings)
+        schedule = antiphon.Schedule(threads=config.handlers)
+        settings = antiphon.NodeConfig(spin_us=spin, schedule=schedule)
+        # Plain like its peers. Off the loopback that has to be said.
+        self._node = antiphon.Node(
+            config.index + 1,
+            listen=f"tcp://{config.host}:0",
+            secret=antiphon.INSECURE,
+            config=settings,
+        )
         if config.receives:
             self._node.on(KIND, lambda source, data: data)
         self._node.start()

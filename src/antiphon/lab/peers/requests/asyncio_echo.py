@@ -87,7 +87,7 @@ class Streams(RequestEndpoint):
                 await writer.drain()
             writer.close()
 
-        self._server = await asyncio.start_server(echo, "127.0.0.1", 0, limit=READ_BYTES)
+        self._server = await asyncio.start_server(echo, self.config.host, 0, limit=READ_BYTES)
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"{host}:{port}"
 

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from antiphon.lab.peers.base import EndpointConfig
+from antiphon.lab.peers.base import LOOPBACK, EndpointConfig
 
 __all__ = [
     "STUCK",
@@ -35,10 +35,13 @@ AsyncCall = Callable[[bytes], Awaitable[bytes]]
 
 
 class Caller:
-    """One thread's way of asking. Every method is called by the thread that made it."""
+    """One thread's way of asking. Every method is called by the thread that made it.
+
+    ``calls`` are one function per target, in the order of the configuration.
+    """
 
     def __init__(self, calls: Sequence[Call], close: Callable[[], None] = lambda: None) -> None:
-        self._calls = calls
+        self.calls = calls
         self._close = close
 
     def round(self, data: bytes, times: array[int]) -> int:
@@ -48,7 +51,7 @@ class Caller:
         """
         wrong = 0
         clock = time.perf_counter_ns
-        for call in self._calls:
+        for call in self.calls:
             begin = clock()
             answer = call(data)
             times.append(clock() - begin)
@@ -61,21 +64,24 @@ class Caller:
 
 
 class TaskCaller:
-    """One event loop's way of asking, shared by its tasks. Used on that loop only."""
+    """One event loop's way of asking, shared by its tasks. Used on that loop only.
+
+    ``calls`` are as those of a :class:`Caller`.
+    """
 
     def __init__(
         self,
         calls: Sequence[AsyncCall],
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._calls = calls
+        self.calls = calls
         self._close = close
 
     async def round(self, data: bytes, times: array[int]) -> int:
         """As :meth:`Caller.round`, for one task."""
         wrong = 0
         clock = time.perf_counter_ns
-        for call in self._calls:
+        for call in self.calls:
             begin = clock()
             answer = await call(data)
             times.append(clock() - begin)
@@ -101,7 +107,7 @@ class RequestEndpoint(ABC):
         self.addresses: Mapping[int, str] = {}
 
     @classmethod
-    def serve(cls) -> tuple[str, list[int], Callable[[], None]]:
+    def serve(cls, host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
         """Start the server that this system needs: its address, its processes, how to stop it."""
         raise NotImplementedError(f"{cls.__name__} needs no server")
 
@@ -144,7 +150,7 @@ class SocketEndpoint(RequestEndpoint):
         """Answer what comes until the other end closes."""
 
     def listen(self) -> str:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener = socket.create_server((self.config.host, 0), backlog=1024)
         threading.Thread(
             target=self._accept, args=(self._listener,), name="accept", daemon=True
         ).start()

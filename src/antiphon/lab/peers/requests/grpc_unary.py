@@ -54,7 +54,8 @@ class Unary(RequestEndpoint):
         handlers = {"Echo": grpc.unary_unary_rpc_method_handler(echo)}
         generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
         server.add_generic_rpc_handlers((generic,))
-        return f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        host = self.config.host
+        return f"{host}:{server.add_insecure_port(f'{host}:0')}"
 
     def connect(self, addresses: Any) -> None:
         super().connect(addresses)

@@ -12,7 +12,7 @@ from typing import Any
 
 import nats
 
-from antiphon.lab.peers.base import EndpointConfig
+from antiphon.lab.peers.base import LOOPBACK, EndpointConfig
 from antiphon.lab.peers.nats_core import PubSub, subject_of
 from antiphon.lab.peers.requests.base import STUCK, Call, Caller, RequestEndpoint, TaskCaller
 from antiphon.lab.peers.requests.loops import LoopThread
@@ -30,8 +30,8 @@ class NatsRequest(RequestEndpoint):
         self._asking: Any = None
 
     @classmethod
-    def serve(cls) -> tuple[str, list[int], Callable[[], None]]:
-        return PubSub.serve()
+    def serve(cls, host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
+        return PubSub.serve(host)
 
     def listen(self) -> str:
         self._answering = self._loop.run(self._subscribe())

@@ -92,7 +92,7 @@ class Zmq(RequestEndpoint):
     def _bound(self, kind: int) -> tuple[Any, str]:
         bound = self._context.socket(kind)
         bound.set_hwm(MARK)
-        bound.bind("tcp://127.0.0.1:*")
+        bound.bind(f"tcp://{self.config.host}:*")
         return bound, bound.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def _in_thread(self, work: Callable[..., object], *sockets: Any) -> None:

@@ -30,7 +30,7 @@ class Queryable(RequestEndpoint):
         self._asking: Any = None
 
     def listen(self) -> str:
-        self._session, address = listening_session()
+        self._session, address = listening_session(host=self.config.host)
         self._session.declare_queryable(key_of(self.config.index), _echo)
         return address
 

@@ -19,9 +19,10 @@ from typing import Any
 import antiphon
 from antiphon.lab.peers.base import EndpointConfig, OnData, payload_of
 from antiphon.lab.peers.topics.base import LOAD, PACED, TopicEndpoint, TopicSender
+from antiphon.node.config import Insecure
 from antiphon.topics import Bus, Publisher
 
-__all__ = ["ENDPOINT", "PERIOD", "SHARE", "BusEndpoint", "open_bus"]
+__all__ = ["ENDPOINT", "PERIOD", "SHARE", "BusEndpoint", "open_bus", "start_bus"]
 
 NAMES = {LOAD: "bench/load", PACED: "bench/paced"}
 CHANNEL = "local://bench"
@@ -37,8 +38,13 @@ def open_bus(folder: str, threads: int | None = None) -> Bus:
     a benchmark has no business in the one of the user's own programs.
     """
     os.environ["XDG_RUNTIME_DIR"] = folder
-    schedule = antiphon.Schedule(period=PERIOD, threads=threads)
-    return Bus(CHANNEL, node_config=antiphon.NodeConfig(schedule=schedule)).start()
+    return start_bus(CHANNEL, threads)
+
+
+def start_bus(channel: str, threads: int | None = None, secret: Insecure | None = None) -> Bus:
+    """A bus that runs, with the schedule that all of them have."""
+    config = antiphon.NodeConfig(schedule=antiphon.Schedule(period=PERIOD, threads=threads))
+    return Bus(channel, node_config=config, secret=secret).start()
 
 
 class BusSender(TopicSender):

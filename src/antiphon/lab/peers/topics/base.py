@@ -6,7 +6,7 @@ time at which a message was due in it. Which of them a run has is its pattern:
 ==============  ====================================================================================
 ``one-way``     the load alone
 ``paced``       the other alone, at a given rate
-``half``        the same at half of what the system has been seen to do
+``half``        the same at half of what the system can do on such a timetable
 ``isolation``   both, between the same two processes
 ==============  ====================================================================================
 
@@ -179,9 +179,8 @@ def timetable(
         if sent >= look:
             late.append(now - pace.when(sent))
             look = sent + every
-        due = [
-            plain if number % every else stamp(start + number * NANOS // rate) + tail
-            for number in range(sent, end)
-        ]
+        due = [plain] * (end - sent)
+        for number in range(-(-sent // every) * every, end, every):
+            due[number - sent] = stamp(start + number * NANOS // rate) + tail
         sent = end
         yield due, 0

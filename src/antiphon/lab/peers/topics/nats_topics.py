@@ -15,7 +15,7 @@ from typing import Any
 
 import nats
 
-from antiphon.lab.peers.base import EndpointConfig, OnData
+from antiphon.lab.peers.base import LOOPBACK, EndpointConfig, OnData
 from antiphon.lab.peers.nats_core import PublishSender, PubSub, subject_of
 from antiphon.lab.peers.requests.loops import LoopThread
 from antiphon.lab.peers.topics.base import (
@@ -82,8 +82,8 @@ class NatsTopics(TopicEndpoint):
         self._client: Any = None
 
     @classmethod
-    def serve(cls) -> tuple[str, list[int], Callable[[], None]]:
-        return PubSub.serve()
+    def serve(cls, host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
+        return PubSub.serve(host)
 
     def listen(self) -> str:
         self._loop = LoopThread()

@@ -1,0 +1,85 @@
+"""A run of a given number of messages: it is over when all of them have come.
+
+Receives from `antiphon.lab.conduct` what the processes of a run answer when they are asked for a
+sample; hands back whether it is over, and its window: from the first message sent to the last that
+came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from antiphon.lab.plan import Run
+from antiphon.lab.protocols import Protocol
+
+__all__ = ["Count"]
+
+NANOS = 1_000_000_000
+# What may be lost is lost when nothing has come for so long.
+SETTLE = 1.0
+# Between two looks: a tenth of the time that has gone by, within these bounds.
+SOONEST, LATEST = 0.02, 0.5
+
+
+class Count:
+    """Follows the messages of one run, from before the first is sent."""
+
+    def __init__(self, run: Run, protocol: Protocol) -> None:
+        self.planned = (run.messages or 0) * run.senders
+        # Of a group every other member gets each message.
+        self._each = run.nodes - 1 if protocol.group else 1
+        self.sent = 0
+        self.received = 0
+        self.bytes = 0
+        self._lossy = protocol.lossy
+        self._done = False
+        self._begun = time.monotonic_ns()
+        self._first = 0
+        self._last = 0
+        self._changed = self._begun
+
+    def see(self, answers: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether it is over, from what every process says of itself."""
+        said = list(answers)
+        now = time.monotonic_ns()
+        received = sum(one["received"] for one in said)
+        if received != self.received:
+            # Java's programs do not know when the last one came.
+            self._last = self._changed = now
+        self._last = max((one.get("last_ns", 0) for one in said), default=0) or self._last
+        self.sent = sum(one["sent"] for one in said)
+        self.received = received
+        self.bytes = sum(one["received_bytes"] for one in said)
+        self._first = min((one["begun_ns"] for one in said if one.get("begun_ns")), default=0)
+        self._done = all(one.get("done", True) for one in said)
+        if not self._done:
+            return False
+        return received >= self.sent * self._each or (
+            self._lossy and now - self._changed >= SETTLE * NANOS
+        )
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Of all that has come: nanoseconds of the monotonic clock."""
+        first = self._first or self._begun
+        return first, max(self._last, first)
+
+    @property
+    def missing(self) -> str:
+        """What has not come, in words; empty when all has, or what has not may be lost."""
+        wanted = max(self.planned, self.sent) * self._each
+        if self.received >= wanted or (self._lossy and self._done and self.received):
+            return ""
+        return f"{self.received} of {wanted} messages had come by the end"
+
+    def rates(self) -> tuple[float, float]:
+        """Messages and bytes per second of the window."""
+        first, last = self.window
+        seconds = max(1, last - first) / NANOS
+        return self.received / seconds, self.bytes / seconds
+
+    def pause(self) -> float:
+        """Until the next look."""
+        return min(LATEST, max(SOONEST, (time.monotonic_ns() - self._begun) / NANOS / 10))

@@ -1,0 +1,116 @@
+"""Groups in campaigns: what one member sends, all others get."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from antiphon.cli.main import main
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("java", "jgroups")]
+
+PLAN = """
+name = "groups"
+
+[times]
+traffic = 0.2
+kept_from = 0.2
+kept_until = {until}
+
+[workloads.slow]
+slow_receiver = 40
+
+[[series]]
+name = "all"
+pattern = "{pattern}"
+protocols = [{protocols}]
+sizes = [1000]
+{more}
+"""
+COUNTED = "messages = 300"
+
+
+def carried_out(
+    folder: Path, pattern: str, more: str, *protocols: str, until: float = 40
+) -> list[dict[str, Any]]:
+    path, out = folder / "groups.toml", folder / "out"
+    names = json.dumps(list(protocols))[1:-1]
+    path.write_text(PLAN.format(pattern=pattern, protocols=names, more=more, until=until))
+    assert main(["lab", "run", str(path), "--out", str(out)]) == 0
+    return [json.loads(one.read_text()) for one in sorted(out.glob("all*/run.json"))]
+
+
+@pytest.mark.parametrize("protocol", ["jgroups-udp", "jgroups-tcp"])
+@pytest.mark.parametrize(
+    ("pattern", "more", "senders"),
+    [
+        ("1-n", f"nodes = [3]\n{COUNTED}", 1),
+        ("n-n", f"nodes = [3]\n{COUNTED}", 3),
+        ("m-n", f"nodes = [3]\nsenders = [2]\n{COUNTED}", 2),
+    ],
+)
+def test_every_message_reaches_every_other_member(
+    tmp_path: Path, protocol: str, pattern: str, more: str, senders: int
+) -> None:
+    (facts,) = carried_out(tmp_path, pattern, more, protocol)
+    assert facts["outcome"] == "complete", facts["reason"]
+    samples = pq.read_table(tmp_path / "out" / facts["run"] / "samples.parquet").to_pylist()
+    last = {row["role"]: row for row in samples}
+    members = [last[f"node-{number}"] for number in range(3)]
+    sent = [row["sent_messages"] for row in members]
+    # Stamped ones come beside the number that was asked for.
+    assert all(count >= 300 for count in sent[:senders])
+    assert sent[senders:] == [0] * (3 - senders)
+    assert [row["received_messages"] for row in members] == [sum(sent) - own for own in sent]
+
+
+@pytest.mark.parametrize("stack", ["paper-udp", "paper-udp-fc", "paper-tcp"])
+def test_the_stacks_of_the_paper(tmp_path: Path, stack: str) -> None:
+    protocol = "jgroups-tcp" if "tcp" in stack else "jgroups-udp"
+    more = f'nodes = [2]\nstacks = ["{stack}"]\n{COUNTED}'
+    (facts,) = carried_out(tmp_path, "1-n", more, protocol)
+    assert facts["outcome"] == "complete", facts["reason"]
+    assert facts["stack"] == stack
+
+
+def test_a_stack_that_is_gone_and_a_protocol_without_groups_say_so(tmp_path: Path) -> None:
+    more = f'nodes = [2]\nstacks = ["paper-udp-flow"]\n{COUNTED}'
+    by_protocol = {
+        facts["protocol"]: facts
+        for facts in carried_out(tmp_path, "1-n", more, "jgroups-udp", "pyzmq")
+    }
+    assert by_protocol["jgroups-udp"]["outcome"] == "absent"
+    assert "FLOW_CONTROL" in by_protocol["jgroups-udp"]["reason"]
+    assert by_protocol["pyzmq"]["outcome"] == "not_applicable"
+    assert "groups" in by_protocol["pyzmq"]["reason"]
+
+
+@pytest.mark.parametrize("protocol", ["jgroups-udp", "jgroups-tcp"])
+def test_one_member_may_be_slow(tmp_path: Path, protocol: str) -> None:
+    more = 'nodes = [3]\nworkloads = ["slow"]'
+    (facts,) = carried_out(tmp_path, "1-n", more, protocol, until=4)
+    # What becomes of the others is what the run is for: they may wait for it, or not.
+    assert facts["outcome"] in ("complete", "blocked", "unbounded_growth"), facts["reason"]
+    samples = pq.read_table(tmp_path / "out" / facts["run"] / "samples.parquet").to_pylist()
+    last = {row["role"]: row["received_messages"] for row in samples}
+    # Forty a second for less than four seconds, and then some for a busy machine.
+    assert 0 < last["node-2"] <= 400
+    assert last["node-1"] > 0
+
+
+def test_the_views_of_a_group_are_events(tmp_path: Path) -> None:
+    (facts,) = carried_out(tmp_path, "1-n", f"nodes = [3]\n{COUNTED}", "jgroups-tcp")
+    events = pq.read_table(tmp_path / "out" / facts["run"] / "events.parquet").to_pylist()
+    views = [row for row in events if row["event"] == "view"]
+    assert {row["role"] for row in views} == {"node-0", "node-1", "node-2"}
+    assert all("3 members" in list_of(views, role)[-1] for role in ("node-0", "node-1", "node-2"))
+    (traffic,) = [row["time_ns"] for row in events if row["event"] == "traffic"]
+    assert all(row["time_ns"] < traffic for row in views)
+
+
+def list_of(views: list[dict[str, Any]], role: str) -> list[str]:
+    return [row["text"] for row in views if row["role"] == role]
