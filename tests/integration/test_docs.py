@@ -31,7 +31,7 @@ from antiphon import errors
 from antiphon.cli.components import COMPONENTS
 from antiphon.node.statistics import ConnectionInfo, FlowInfo, KindStatistics, NodeStatistics
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -73,7 +73,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def run(block: Block, folder: Path, runtime: str) -> str:
+def run(block: Block, folder: Path, runtime: str, patience: float) -> str:
     language = block.words[0]
     if language == "python":
         script = folder / f"block_{block.line}.py"
@@ -88,7 +88,7 @@ def run(block: Block, folder: Path, runtime: str) -> str:
         env={**os.environ, "PATH": path, "XDG_RUNTIME_DIR": runtime},
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=max(200, patience),
         check=False,
     )
     assert done.returncode == 0, f"line {block.line}: {done.stdout}{done.stderr}"
@@ -99,6 +99,8 @@ def run(block: Block, folder: Path, runtime: str) -> str:
 def run_page(page: Path, folder: Path) -> None:
     checker = doctest.OutputChecker()
     output: str | None = None
+    # A Java process comes up, and compiles what it runs.
+    patience = 150.0 if "pyspark" in NEEDS.findall(page.read_text()) else 40.0
     # Whoever runs pages besides this one is on other channels of the same names. Not in the folder:
     # a socket's path has 107 bytes.
     with tempfile.TemporaryDirectory(prefix="ap-") as runtime:
@@ -106,7 +108,7 @@ def run_page(page: Path, folder: Path) -> None:
             if block.file is not None:
                 (folder / block.file).write_text(block.text)
             elif "run" in block.words:
-                output = run(block, folder, runtime)
+                output = run(block, folder, runtime, patience)
             elif block.words == ["text", "output"]:
                 assert output is not None, f"line {block.line}: nothing was run before it"
                 assert checker.check_output(block.text, output, doctest.ELLIPSIS), (

@@ -90,6 +90,12 @@ def lab(context: typer.Context) -> None:
     _hand_over("lab", context.args or ["--help"])
 
 
+@app.command(**_PASS_ON)
+def pipeline(context: typer.Context) -> None:
+    """Make tables and a report of campaigns: antiphon pipeline run stability-1 --out tables."""
+    _hand_over("pipeline", context.args or ["--help"])
+
+
 def _hand_over(verb: str, arguments: Sequence[str]) -> None:
     module = _load(verb)
     inner = getattr(module, "app", None)
@@ -108,9 +114,10 @@ def _load(verb: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name == name:
             raise AntiphonError(f"this installation has no 'antiphon {verb}'") from None
+        extra = "spark" if verb == "pipeline" else "lab"
         raise AntiphonError(
             f"'antiphon {verb}' needs the module {error.name!r}; "
-            "install it with: pip install 'antiphon[lab]'"
+            f"install it with: pip install 'antiphon[{extra}]'"
         ) from None
 
 

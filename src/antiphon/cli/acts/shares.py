@@ -19,6 +19,7 @@ from typing import Any
 from rich.table import Table
 
 from antiphon.cli.acts.stage import Act, ActFailed, Scene, Stage
+from antiphon.lab.bench.processes import deferred_interrupt
 from antiphon.topics import Bus, Subscription
 from antiphon.topics.model import quantile
 
@@ -84,23 +85,33 @@ def perform(stage: Stage) -> dict[str, object]:
 
         bus.subscribe("flood", count)
         sub = bus.subscribe("paced", on_time)
-        worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER, channel, str(RATE)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us: it might meet an interpreter that begins
-        )
-        try:
+        with _publishing(channel) as worker:
             with stage.now("the other process starts"):
                 _await_first(delays, worker)
             rows = []
             for name, share in (("shares off", None), (f"a share of {SHARE:g}", SHARE)):
                 sub.share = share
                 rows.append(_measure(stage, name, sub, delays, lambda: flooded))
-        finally:
-            worker.kill()
-            worker.wait()
     _show(stage, rows)
     return {"shares": rows}
+
+
+@contextlib.contextmanager
+def _publishing(channel: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The other process, which ends with us; also if Ctrl-C comes while it is being started."""
+    worker = None
+    try:
+        with deferred_interrupt():
+            worker = subprocess.Popen(
+                [sys.executable, "-c", WORKER, channel, str(RATE)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for us: it might meet a beginning interpreter
+            )
+        yield worker
+    finally:
+        if worker is not None:
+            worker.kill()
+            worker.wait()
 
 
 @contextlib.contextmanager

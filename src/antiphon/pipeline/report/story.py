@@ -1,0 +1,154 @@
+"""What the tables say about each protocol, collected once for all sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.pipeline.report.data import Row, Tables
+from antiphon.pipeline.report.divide import is_link, labels
+from antiphon.pipeline.report.figures_delay import whole_topics
+
+__all__ = ["COLLAPSES", "HOLDS", "LEFT_OUT", "Contender", "Machine", "Story"]
+
+HOLDS = 0.8
+"""Who keeps at least this part beside every load holds."""
+
+COLLAPSES = 0.5
+"""Who keeps less than this beside any load collapses."""
+
+LEFT_OUT = ("absent", "not_applicable", "interrupted")
+"""Outcomes that say nothing about a protocol: it did not run."""
+
+_SETTING = ("campaign", "series", "pattern", "link", "size", "nodes", "senders", "streams")
+
+
+@dataclass(slots=True)
+class Contender:
+    """One protocol with its variant and stack, in the setting that most of them share."""
+
+    name: str
+    row: Row
+    unloaded: float | None = None
+    kept: dict[str, Row] = field(default_factory=dict)
+    loaded: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> Row | None:
+        """Its row beside the load that it bears least."""
+        return min(self.kept.values(), key=lambda row: row["kept"], default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    host: str
+    cpu: str
+    cores: int | None
+    memory_gb: float | None
+    kernel: str
+    python: str
+    antiphon: str
+
+
+class Story:
+    """Contenders, machines and counts."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        every = tables.rows("runs")
+        self.runs = [row for row in every if not is_link(row)]
+        self.campaigns = sorted({row["campaign"] for row in every})
+        self.plans = sorted({row["plan"] for row in every if row["plan"]})
+        self.machines = _machines(every)
+        self.outcomes = Counter(row["outcome"] or "unknown" for row in self.runs)
+        degraded = [
+            row
+            for row in tables.rows("degradation")
+            if row["kept"] is not None and row["workload"] != "none" and not is_link(row)
+        ]
+        speeds = [
+            row
+            for row in tables.rows("throughput")
+            if row["bytes_per_second_mean"] is not None and not is_link(row) and row["rate"] is None
+        ]
+        self.setting = _commonest(degraded or speeds)
+        self.compared = sorted({row["campaign"] for row in degraded or speeds})
+        self.degraded = [row for row in degraded if _setting(row) == self.setting]
+        self.speeds = [row for row in speeds if _setting(row) == self.setting]
+        self.workloads = sorted({row["workload"] for row in self.degraded})
+        self.loads = self._loads()
+        self.contenders = self._contenders()
+        self.delays = [
+            row
+            for row in whole_topics(tables.rows("latency"))
+            if row["rate"] is not None and not is_link(row) and row["stage"] != "round-trip"
+        ]
+
+    def ran(self) -> list[Row]:
+        """Runs that took place, however they ended."""
+        return [row for row in self.runs if row["outcome"] not in LEFT_OUT]
+
+    def _loads(self) -> dict[str, float]:
+        """Of all cores, the part that each load took, where it was measured."""
+        parts: dict[str, list[float]] = {}
+        for row in self.ran():
+            if row["cpu_share_measured"] is not None and row["workload"] in self.workloads:
+                parts.setdefault(row["workload"], []).append(row["cpu_share_measured"])
+        return {name: sum(held) / len(held) for name, held in sorted(parts.items())}
+
+    def _contenders(self) -> list[Contender]:
+        rows = [*self.speeds, *self.degraded]
+        label = labels(rows)
+        found: dict[str, Contender] = {}
+        for row in rows:
+            found.setdefault(label(row), Contender(label(row), row))
+        for row in self.speeds:
+            one = found[label(row)]
+            if row["workload"] == "none":
+                one.unloaded = row["bytes_per_second_mean"]
+            else:
+                one.loaded[row["workload"]] = row["bytes_per_second_mean"]
+        for row in self.degraded:
+            found[label(row)].kept[row["workload"]] = row
+        return sorted(found.values(), key=_rank)
+
+
+def _rank(one: Contender) -> tuple[float, float, str]:
+    """Who keeps the most beside the worst load comes first, then who is the fastest."""
+    kept = one.worst["kept"] if one.worst else -1.0
+    return (-kept, -(one.unloaded or 0.0), one.name)
+
+
+def _setting(row: Row) -> tuple[Any, ...]:
+    return tuple(row[key] for key in _SETTING)
+
+
+def _commonest(rows: Sequence[Row]) -> tuple[Any, ...] | None:
+    """Where the most protocols can be compared; of equals that of the last campaign."""
+    protocols: dict[tuple[Any, ...], set[Any]] = {}
+    for row in rows:
+        protocols.setdefault(_setting(row), set()).add((row["protocol"], row["workload"]))
+    return max(
+        reversed(list(protocols)), key=lambda at: (len(protocols[at]), str(at[0])), default=None
+    )
+
+
+def _machines(rows: Sequence[Row]) -> dict[Machine, list[str]]:
+    """Each machine, and the campaigns that were measured on it."""
+    found: dict[Machine, set[str]] = {}
+    for row in rows:
+        if row["host"] is None and row["cpu"] is None:
+            continue
+        machine = Machine(
+            row["host"] or "an unnamed machine",
+            row["cpu"] or "",
+            row["cores"],
+            row["memory_gb"],
+            row["kernel"] or "",
+            row["python"] or "",
+            row["antiphon"] or "",
+        )
+        found.setdefault(machine, set()).add(row["campaign"])
+    return {machine: sorted(names) for machine, names in found.items()}

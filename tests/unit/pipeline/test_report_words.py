@@ -1,0 +1,192 @@
+"""The sentences of the report: true of the data, and honest where there are few."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.pipeline.report import units
+from antiphon.pipeline.report.words import listed
+from unit.pipeline import report_story as story
+from unit.pipeline.report_page import made
+from unit.pipeline.report_tables import KEYS, MACHINE, spread, write
+
+
+def test_the_answer_says_who_holds_who_collapses_and_by_how_much(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    said = made(tmp_path).words
+    assert "antiphon-node holds best of 4: it keeps 81 % (77 to 85 %)" in said
+    assert "beside cpu-60, its worst" in said
+    assert "jgroups-udp collapses: it keeps 6.0 % (5.7 to 6.3 %) of its throughput" in said
+    assert "Measured on aida: Example CPU at 3 GHz, 2 cores, 23 GB, Linux 6.1.0" in said
+    assert "Without load antiphon-node is the fastest of 4: 900 MB/s in messages of 2 kB" in said
+    assert "15.0 times as much as jgroups-udp" in said
+
+
+def test_one_repeat_is_said_to_be_one_and_has_no_interval(tmp_path: Path) -> None:
+    story.stability(tmp_path, repeats=1)
+    report = made(tmp_path)
+    assert "it keeps 81 % of its throughput beside cpu-60" in report.words
+    assert "Each was measured once, so there are no intervals" in report.words
+    assert "12 measurements had one repeat only" in report.words
+    bars = [one for one in report.figure("degradation")[0]["traces"] if one["type"] == "bar"]
+    assert not any("error_x" in one for one in bars)
+
+
+def test_intervals_are_drawn_where_there_are_repeats(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    facet = next(one for one in made(tmp_path).figure("degradation") if one["at"] == ["garbage"])
+    bar = next(one for one in facet["traces"] if one["y"] == ["jgroups-udp"])
+    assert bar["x"] == pytest.approx([6.0])
+    assert bar["error_x"]["array"] == pytest.approx([0.3])
+    assert bar["error_x"]["arrayminus"] == pytest.approx([0.3])
+
+
+def _kept(protocol: str, kept: float, low: float | None, high: float | None) -> dict[str, Any]:
+    keys = KEYS | {"protocol": protocol, "workload": "cpu-60"}
+    interval = {"kept": kept, "kept_low": low, "kept_high": high}
+    return keys | interval | {"repeats": 3, "baseline_repeats": 3}
+
+
+def _with_runs(out: Path, *rows: dict[str, Any]) -> str:
+    runs = [row | MACHINE | {"run": row["protocol"], "outcome": "complete"} for row in rows]
+    write(out, "runs", runs)
+    write(out, "degradation", list(rows))
+    return made(out).words
+
+
+def test_two_whose_intervals_overlap_are_not_ranked(tmp_path: Path) -> None:
+    said = _with_runs(tmp_path, _kept("one", 0.9, 0.85, 0.95), _kept("two", 0.88, 0.8, 0.93))
+    assert "one holds best of 2" in said
+    assert "It cannot be told apart from two: the intervals overlap." in said
+    assert "None collapses; the weakest is two" in said
+
+
+def test_two_whose_intervals_lie_apart_are_ranked_without_a_word(tmp_path: Path) -> None:
+    said = _with_runs(tmp_path, _kept("one", 0.9, 0.88, 0.95), _kept("two", 0.7, 0.6, 0.8))
+    assert "cannot be told apart" not in said
+
+
+def test_where_all_collapse_nobody_is_said_to_hold(tmp_path: Path) -> None:
+    said = _with_runs(tmp_path, _kept("one", 0.4, None, None), _kept("two", 0.2, None, None))
+    assert "All 2 protocols collapse. one keeps the most: it keeps 40 %" in said
+    assert "holds best" not in said
+
+
+def test_a_single_protocol_is_compared_with_nobody(tmp_path: Path) -> None:
+    said = _with_runs(tmp_path, _kept("lonely", 0.7, None, None))
+    assert "Only lonely was measured under load. It keeps 70 %" in said
+
+
+def test_without_load_the_answer_is_about_speed_and_says_what_is_missing(tmp_path: Path) -> None:
+    rows = [
+        KEYS | {"protocol": name, "repeats": 3} | spread("bytes_per_second", speed)
+        for name, speed in (("quick", 8e8), ("slow", 2e8))
+    ]
+    write(tmp_path, "throughput", rows)
+    runs = [row | MACHINE | {"run": row["protocol"], "outcome": "complete"} for row in rows]
+    write(tmp_path, "runs", runs)
+    said = made(tmp_path).words
+    assert "Which messaging system is the fastest here?" in said
+    assert "4.0 times as much as slow (200 MB/s)" in said
+    assert "Nothing was measured beside competing work." in said
+
+
+def test_runs_that_all_failed_are_a_result(tmp_path: Path) -> None:
+    run = KEYS | MACHINE | {"protocol": "spread", "run": "r1", "outcome": "blocked"}
+    write(tmp_path, "runs", [run])
+    ended = {"outcome": "blocked", "runs": 1, "of": 1, "part": 1.0, "reasons": ["silence"]}
+    write(tmp_path, "outcomes", [KEYS | {"protocol": "spread"} | ended])
+    said = made(tmp_path).words
+    assert "The only run did not complete, so nothing can be compared." in said
+    assert "spread stood still (1 run)" in said
+    assert "silence" in said
+
+
+def test_what_did_not_finish_is_told_with_its_reason(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    said = made(tmp_path).words
+    assert "Failing to finish is a result too: spread lost its connection (1 run)." in said
+    assert "1 of 37 runs did not complete" in said
+    assert "the daemon closed the connection" in said
+
+
+def test_campaigns_of_different_machines_are_warned_of(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    assert "These campaigns come from" not in made(tmp_path).words
+    story.stability(tmp_path, campaign="stability-2", host="boris", cores=8)
+    said = made(tmp_path).words
+    assert "These campaigns come from 2 machines." in said
+    assert "boris: Example CPU at 3 GHz, 8 cores" in said
+    assert "(stability-2)" in said
+    assert "This is told of stability-2; the figures have stability-1 too." in said
+
+
+def test_sampled_tails_short_windows_and_bad_clocks_are_warned_of(tmp_path: Path) -> None:
+    story.delays(tmp_path)
+    run = KEYS | MACHINE | {"campaign": "c2", "run": "r1", "outcome": "complete"}
+    facts = {"window_seconds": 3.0, "clock_errors": 7, "lost_messages": 1_500}
+    write(tmp_path, "runs", [run | facts])
+    said = made(tmp_path).words
+    assert "Delays of 9 series are a sample, down to 1 message in 12" in said
+    assert "Windows are as short as 3 s, as in a quick plan" in said
+    assert "7 messages seemed to arrive before being sent" in said
+    assert "Messages were lost on the way by antiphon-node 1,500" in said
+
+
+def test_a_load_that_missed_its_aim_is_warned_of(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    run = KEYS | MACHINE | {"campaign": "stability-1", "workload": "cpu-60", "run": "r9"}
+    shares = {"cpu_share": 0.6, "cpu_share_measured": 0.35, "outcome": "complete"}
+    write(tmp_path, "runs", [run | shares])
+    said = made(tmp_path).words
+    assert "The competing load cpu-60 reached 35 % of the processor where 60 % was asked" in said
+    assert "cpu-60 takes 35 % of all cores for itself." in said
+
+
+def test_what_was_set_aside_is_listed(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    aside = [{"campaign": None, "path": "c/run-1", "reason": "run.json is cut off"}]
+    (tmp_path / "set_aside.json").write_text(json.dumps(aside))
+    said = made(tmp_path).words
+    assert "1 file or folder could not be used" in said
+    assert "c/run-1: run.json is cut off" in said
+
+
+def test_delays_are_told_at_the_rate_that_most_protocols_share(tmp_path: Path) -> None:
+    story.delays(tmp_path)
+    said = made(tmp_path).words
+    assert "At 1,000/s, 99 of 100 messages of antiphon-topic come within 244 µs" in said
+    assert "The latest is nats with 976 µs" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (units.speed(1.234e9), "1.23 GB/s"),
+        (units.speed(999_999.0), "1.00 MB/s"),
+        (units.speed(0.0), "0 B/s"),
+        (units.took(0.4), "0.4 µs"),
+        (units.took(999.9), "1.00 ms"),
+        (units.took(12_345.0), "12.3 ms"),
+        (units.took(2.5e6), "2.50 s"),
+        (units.rate(1_500_000.0), "1.50 million/s"),
+        (units.share(0.06), "6.0 %"),
+        (units.share(0.0996), "10 %"),
+        (units.share(1.02), "102 %"),
+        (units.span(0.057, 0.123), "5.7 to 12 %"),
+        (units.size(2000), "2 kB"),
+        (units.size(4096), "4 KiB"),
+        (units.size(1500), "1,500 B"),
+        (units.key_text("workload", "none"), "no load"),
+        (units.key_text("nodes", 1), "1 node"),
+        (listed(["a"]), "a"),
+        (listed(["a", "b", "c"]), "a, b and c"),
+        (listed([str(at) for at in range(9)]), "0, 1, 2, 3, 4, 5 and 3 more"),
+    ],
+)
+def test_numbers_are_written_as_people_read_them(value: str, said: str) -> None:
+    assert value.replace("\u00a0", " ") == said

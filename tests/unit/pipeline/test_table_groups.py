@@ -1,0 +1,189 @@
+"""Groups of several sizes, what is gained by a change, and how large a cluster must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from antiphon.errors import ConfigError
+from antiphon.pipeline.sizing import requests_per_second, sized
+from antiphon.pipeline.tables import TABLES
+from antiphon.pipeline.tables.groups import comparison, scaling
+from unit.pipeline.campaigns import inputs, only, rows_of, run
+
+
+def _group(nodes: int, per_sender: float, pattern: str = "n-n", **facts: Any) -> dict[str, Any]:
+    """A group in which every sender gets so many messages a second to all others."""
+    senders = {"n-n": nodes, "1-n": 1}.get(pattern, facts.get("senders", 2))
+    received = per_sender * senders * (nodes - 1)
+    keys = {
+        "series": f"{pattern}-tcp-small",
+        "protocol": "jgroups-tcp",
+        "stack": "paper-tcp",
+        "pattern": pattern,
+        "nodes": nodes,
+        "senders": senders,
+        "size": 100,
+        "messages_per_second": received,
+        "bytes_per_second": received * 100,
+    } | facts
+    name = ".".join(str(keys.get(key)) for key in ("series", "stack", "link", "size", "nodes"))
+    return run(f"{name}.r{keys.get('repeat', 1)}", **keys)
+
+
+def test_slowdown_is_against_the_smallest_group_as_in_the_papers_table(spark: SparkSession) -> None:
+    runs = [
+        _group(nodes, rate, pattern)
+        for pattern, rates in (
+            ("1-n", {2: 1300.0, 4: 1083.0, 16: 450.0}),
+            ("n-n", {2: 966.0, 16: 185.0}),
+        )
+        for nodes, rate in rates.items()
+    ]
+    rows = rows_of(scaling(inputs(spark, runs)), "pattern", "nodes")
+    found = [(one["pattern"], one["nodes"], round(one["slowdown"], 1)) for one in rows]
+    assert found == [
+        ("1-n", 2, 1.0),
+        ("1-n", 4, 1.2),
+        ("1-n", 16, 2.9),
+        ("n-n", 2, 1.0),
+        ("n-n", 16, 5.2),
+    ]
+    last = rows[-1]
+    assert (last["smallest_nodes"], last["repeats"]) == (2, 1)
+    assert last["messages_per_second_node"] == pytest.approx(185.0)
+    assert last["messages_per_second_total"] == 185.0 * 16 * 15
+    assert last["bytes_per_second_total"] == 185.0 * 16 * 15 * 100
+    assert last["bytes_per_second_node"] == pytest.approx(18_500.0)
+
+
+def test_a_message_to_one_node_counts_once(spark: SparkSession) -> None:
+    all_to_all = run(protocol="pyzmq", pattern="n-n", nodes=4, senders=4, messages_per_second=80.0)
+    row = only(scaling(inputs(spark, [all_to_all])))
+    assert (row["messages_per_second_node"], row["slowdown"]) == (20.0, 1.0)
+
+
+def test_sizes_of_messages_and_numbers_of_senders_are_not_mixed(spark: SparkSession) -> None:
+    runs = [
+        _group(2, 100.0),
+        _group(4, 20.0, size=1000),
+        _group(4, 50.0, "m-n", senders=2),
+        _group(8, 10.0, "m-n", senders=4),
+    ]
+    assert {row.slowdown for row in scaling(inputs(spark, runs)).collect()} == {1.0}
+
+
+def test_publishers_scale_too_and_single_pairs_do_not(spark: SparkSession) -> None:
+    runs = [
+        run("one", protocol="antiphon-topic", senders=1, nodes=2, bytes_per_second=100.0),
+        run("four", protocol="antiphon-topic", senders=4, nodes=5, bytes_per_second=200.0),
+        run("pair", protocol="pyzmq"),
+    ]
+    rows = rows_of(scaling(inputs(spark, runs)), "nodes")
+    assert [(one["protocol"], one["slowdown"]) for one in rows] == [
+        ("antiphon-topic", 1.0),
+        ("antiphon-topic", 2.0),
+    ]
+
+
+def test_sizing_is_the_papers_rule(spark: SparkSession) -> None:
+    runs = [_group(8, 3.3, protocol="jgroups-udp", stack="paper-udp"), _group(8, 150.7)]
+    tcp, udp = rows_of(TABLES["sizing"](inputs(spark, runs)), "protocol")
+    tcp, udp = sorted((tcp, udp), key=lambda one: str(one["protocol"]))
+    assert udp["updates_per_second_total"] == pytest.approx(26.4)
+    assert udp["requests_per_second_node"] == pytest.approx(22.0)
+    assert udp["requests_per_second_total"] == pytest.approx(176.0)
+    assert tcp["requests_per_second_node"] == pytest.approx(150.7 / 0.15)
+    assert tcp["update_share"] == 0.15
+
+
+def test_where_one_node_makes_all_updates_it_limits_them_all(spark: SparkSession) -> None:
+    table = sized(scaling(inputs(spark, [_group(4, 30.0, "1-n")])), update_share=0.5)
+    row = only(table)
+    assert (row["updates_per_second_node"], row["updates_per_second_total"]) == (30.0, 30.0)
+    assert (row["requests_per_second_total"], row["requests_per_second_node"]) == (60.0, 15.0)
+
+
+def test_sizing_refuses_what_makes_no_sense() -> None:
+    assert requests_per_second(150.7) == pytest.approx(1004.67, abs=0.01)
+    for share in (0.0, 1.5, float("nan")):
+        with pytest.raises(ConfigError, match="update_share"):
+            requests_per_second(1.0, share)
+    with pytest.raises(ConfigError, match="updates_per_second"):
+        requests_per_second(-1.0)
+
+
+def _gains(rows: list[dict[str, Any]], question: str) -> list[tuple[Any, ...]]:
+    return [
+        (
+            one["size"],
+            one["nodes"],
+            one["over"],
+            one["this"],
+            one["pairs"],
+            one["gain_percent_mean"],
+        )
+        for one in rows
+        if one["question"] == question
+    ]
+
+
+def _compared(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    order = ("question", "over", "this", "size", "nodes")
+    return rows_of(comparison(inputs(spark, runs)), *order)
+
+
+def test_tcp_over_udp_is_found_across_series(spark: SparkSession) -> None:
+    udp = {"series": "n-n-udp-small", "protocol": "jgroups-udp", "stack": "paper-udp"}
+    runs = [_group(2, 250.0), _group(4, 90.0), _group(2, 100.0, **udp), _group(4, 60.0, **udp)]
+    rows = _compared(spark, runs)
+    pair = ("jgroups-udp/paper-udp", "jgroups-tcp/paper-tcp")
+    overall, *each = _gains(rows, "transport")
+    assert each == [(100, 2, *pair, 1, 150.0), (100, 4, *pair, 1, pytest.approx(50.0))]
+    assert overall == (None, None, *pair, 2, pytest.approx(100.0))
+    first = next(one for one in rows if one["question"] == "transport")
+    assert (first["gain_percent_min"], first["gain_percent_max"]) == (pytest.approx(50.0), 150.0)
+    assert (first["protocol"], first["series"], first["pattern"]) == (None, None, "n-n")
+
+
+def test_flow_control_is_held_against_none(spark: SparkSession) -> None:
+    udp = {"series": "n-n-udp-small", "protocol": "jgroups-udp"}
+    runs = [
+        _group(4, 100.0, stack="paper-udp", **udp),
+        _group(4, 80.0, stack="paper-udp-fc", **udp),
+    ]
+    rows = _compared(spark, runs)
+    _, one = _gains(rows, "stack")
+    assert one == (100, 4, "paper-udp", "paper-udp-fc", 1, pytest.approx(-20.0))
+
+
+def test_gigabit_is_held_against_fast_ethernet_repeat_by_repeat(spark: SparkSession) -> None:
+    runs = [
+        _group(2, rate, link=link, repeat=repeat)
+        for link, rates in (("fast", (100.0, 200.0)), ("gigabit", (150.0, 220.0)))
+        for repeat, rate in enumerate(rates, start=1)
+    ]
+    overall, one = (row for row in _compared(spark, runs) if row["question"] == "link")
+    assert (one["over"], one["this"], one["pairs"]) == ("fast", "gigabit", 2)
+    assert one["gain_percent_min"] == pytest.approx(10.0)
+    assert one["gain_percent_mean"] == pytest.approx(30.0)
+    assert one["gain_percent_max"] == pytest.approx(50.0)
+    assert (overall["pairs"], overall["gain_percent_mean"]) == (1, pytest.approx(30.0))
+
+
+def test_protocols_are_compared_once_and_ours_is_held_against_others(spark: SparkSession) -> None:
+    runs = [
+        run("a", protocol="antiphon-node", variant="callback", bytes_per_second=300.0),
+        run("z", protocol="zenoh", variant="pub-sub", bytes_per_second=100.0),
+        run("bad", protocol="pyzmq", outcome="blocked", bytes_per_second=999.0),
+    ]
+    found = _gains(_compared(spark, runs), "protocol")
+    pair = ("zenoh/pub-sub", "antiphon-node/callback")
+    assert found == [(None, None, *pair, 1, 200.0), (100, 2, *pair, 1, 200.0)]
+
+
+def test_what_differs_in_more_than_one_thing_is_not_compared(spark: SparkSession) -> None:
+    runs = [_group(2, 100.0, link="fast"), _group(2, 150.0, link="gigabit", workload="cpu")]
+    assert _compared(spark, runs) == []
