@@ -16,12 +16,15 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from antiphon.cli.components import COMPONENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # What helper modules assert is to be explained as well as what tests do.
 pytest.register_assert_rewrite("integration", "stress", "unit")
@@ -57,6 +60,13 @@ def _need(component: str) -> None:
         pytest.fail(f"{line} (ANTIPHON_REQUIRE asks for it)", pytrace=False)
     _missing[line] += 1
     pytest.skip(line)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Spark starts in five seconds, and in minutes on a machine that others use as well.
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))
 
 
 def pytest_collection_finish() -> None:
@@ -102,3 +112,12 @@ def _no_settings_from_outside() -> Iterator[None]:
         # A run starts hundreds of processes. Without bytecode each compiles the package again.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests of a run: it takes seconds to start."""
+    from antiphon.pipeline.session import spark_session
+
+    with spark_session("local[2]", {"spark.sql.shuffle.partitions": "2"}, small=True) as session:
+        yield session
