@@ -6,6 +6,7 @@
 
 #include "bench/raw_datagrams.hpp"
 #include "bench/raw_echo.hpp"
+#include "bench/raw_log.hpp"
 #include "bench/raw_stream.hpp"
 #include "bindings/python.hpp"
 
@@ -61,6 +62,28 @@ void add_bench(nb::module_& m) {
             return bench::raw_echo_serve(fd, size, seconds_max);
         },
         "fd"_a, "size"_a, "seconds_max"_a);
+    m.def(
+        "raw_log_write",
+        [](const std::string& path, std::size_t size, double seconds, double interval) {
+            bench::LogResult result;
+            {
+                Released released;
+                result = bench::raw_log_write(path, size, seconds, interval);
+            }
+            return nb::make_tuple(result.bytes, result.seconds);
+        },
+        "path"_a, "size"_a, "seconds"_a, "interval"_a);
+    m.def(
+        "raw_log_read",
+        [](const std::string& path) {
+            bench::LogResult result;
+            {
+                Released released;
+                result = bench::raw_log_read(path);
+            }
+            return nb::make_tuple(result.bytes, result.seconds);
+        },
+        "path"_a);
     m.def(
         "raw_datagrams_send",
         [](int fd, const nb::bytes& data, std::uint64_t count) {

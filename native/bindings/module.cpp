@@ -12,6 +12,7 @@
 #include "bindings/bench.hpp"
 #include "bindings/feed.hpp"
 #include "bindings/inbox.hpp"
+#include "bindings/log.hpp"
 #include "bindings/event.hpp"
 #include "bindings/figures.hpp"
 #include "bindings/node.hpp"
@@ -547,4 +548,5 @@ NB_MODULE(_core, m) {
         "certificate"_a, "key"_a, "authority"_a);
     add_bench(m);
     add_structures(m);
+    add_log(m);
 }
