@@ -308,6 +308,9 @@ void Store::round(std::vector<Item>& items, Now at) {
 void Store::sync_all(Now at) {
     for (Writer* writer : dirty_) {
         writer->in_dirty = false;
+        // In the middle of a round it may have something staged, which goes with its segment: a sync that
+        // fails ends that, and takes back what the producers sent last first.
+        writer->flush(at);
         writer->sync(at);
     }
     dirty_.clear();

@@ -53,7 +53,9 @@ class Course {
         calm();
         CHECK(open());
         for (int round = 0; round < 50 && !all_confirmed(); ++round) {
-            for (Publisher& one : publishers_) send(one);
+            for (Publisher& one : publishers_) {
+                while (one.sent < one.made) send(one);
+            }
             one_->step(kSecond);
             hear();
         }
