@@ -33,19 +33,22 @@ class Inbox(Generic[T]):
     would have to wait on a thread with a running event loop it raises `WouldBlock`.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_core",
-        "_loop",
-        "_number",
-        "_waiting",
-        "receive",
-        "receive_many",
-    )
+    # Those with a text are the core's own methods: a wrapper would cost as much as receiving.
+    __slots__ = {
+        "__weakref__": None,
+        "_core": None,
+        "_loop": None,
+        "_number": None,
+        "_waiting": None,
+        "receive": InboxCore.receive.__doc__,
+        "receive_many": InboxCore.receive_many.__doc__,
+    }
 
     if TYPE_CHECKING:
 
-        def receive(self, timeout: float | None = None) -> tuple[int, T]: ...
+        def receive(self, timeout: float | None = None) -> tuple[int, T]:
+            """The next message; blocks until one comes, `ReceiveTimeout` after ``timeout`` s."""
+
         def receive_many(self, most: int, timeout: float | None = None) -> list[tuple[int, T]]:
             """At least one and at most ``most`` messages; waits for the first as `receive`."""
 
@@ -54,7 +57,6 @@ class Inbox(Generic[T]):
         self._number = next(numbers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Future[None]] = set()
-        # The core's own methods: a wrapper would cost as much as receiving.
         self.receive = core.receive  # type: ignore[method-assign]
         self.receive_many = core.receive_many  # type: ignore[method-assign]
 

@@ -32,20 +32,20 @@ class Subscription:
     """
 
     # A bus may have very many of them.
-    __slots__ = (
-        "__weakref__",
-        "_began",
-        "_bus",
-        "_core",
-        "_coroutine",
-        "_failed",
-        "_inbox",
-        "_meters",
-        "_pattern",
-        "_running",
-        "_task",
-        "where",
-    )
+    __slots__ = {
+        "__weakref__": None,
+        "_began": None,
+        "_bus": None,
+        "_core": None,
+        "_coroutine": None,
+        "_failed": None,
+        "_inbox": None,
+        "_meters": None,
+        "_pattern": None,
+        "_running": None,
+        "_task": None,
+        "where": "The filter, as it was given.",
+    }
 
     def __init__(
         self, bus: Bus, core: Handle | InboxCore, pattern: Pattern, where: str | None
@@ -61,7 +61,6 @@ class Subscription:
         self._failed = 0
         self._running = False
         self.where = where
-        """The filter, as it was given."""
 
     @property
     def _watched(self) -> bool:
@@ -75,7 +74,11 @@ class Subscription:
     # --- without a handler ------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Event:
-        """Blocks until an event is here; `ReceiveTimeout` after ``timeout`` seconds."""
+        """The next event; blocks until one is here, `ReceiveTimeout` after ``timeout`` seconds.
+
+        Raises `Closed` when the subscription or its bus is closed, `ConfigError` for one with a
+        handler, and `WouldBlock` where it would wait on a thread with a running event loop.
+        """
         event: Any = self._reader().receive(timeout)
         return event  # type: ignore[no-any-return]
 
