@@ -81,6 +81,12 @@ class Registration:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which may wait for a handler, as the loop must not
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Registration belongs to its node; make one with on() in each process")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Iterable, Mapping
@@ -133,6 +134,12 @@ class Publisher:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which may wait for its queue, as the loop must not
 
     def __repr__(self) -> str:
         return f"<Publisher {self.topic!r} to {self.subscribers} subscriptions>"

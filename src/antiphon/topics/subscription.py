@@ -213,6 +213,12 @@ class Subscription:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which may wait for a handler, as the loop must not
+
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.pending} pending"
         return f"<Subscription {self.pattern!r} {state}>"
