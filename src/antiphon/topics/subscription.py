@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from antiphon._core import Event, EventBatch, Handle, InboxCore, on_scheduler_thread
 from antiphon.errors import ConfigError, WouldBlock
-from antiphon.node import Inbox
+from antiphon.node import Future, Inbox
 from antiphon.node.shares import check_share
 from antiphon.topics.model import DelayModel, Meters, Plan, calibrate
 from antiphon.topics.names import Pattern
@@ -82,9 +82,13 @@ class Subscription:
         event: Any = self._reader().receive(timeout)
         return event  # type: ignore[no-any-return]
 
-    async def receive_async(self, timeout: float | None = None) -> Event:
-        """`receive` for a coroutine."""
-        event: Any = await self._reader().receive_async(timeout)
+    def receive_async(self, timeout: float | None = None) -> Future[Event]:
+        """`receive` as a `Future`, which takes an event when it is asked and one is here.
+
+        Never blocks. A future that was cancelled, or is never asked, takes none. ``timeout`` counts
+        from now. Raises `ConfigError` at once for a subscription with a handler.
+        """
+        event: Any = self._reader().receive_async(timeout)
         return event  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Event]:
