@@ -124,7 +124,9 @@ PyObject* event_repr(PyObject* self) {
 }
 
 PyMethodDef event_methods[] = {
-    {"decode", event_decode, METH_O, "The data as a message of this class. Raises ProtocolError when it is none."},
+    {"decode", event_decode, METH_O,
+     "decode($self, type, /)\n--\n\nThe data as a message of this class. Never blocks. Raises ProtocolError when it is "
+     "none."},
     {nullptr, nullptr, 0, nullptr},
 };
 

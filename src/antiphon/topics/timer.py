@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -56,6 +57,12 @@ class Timer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which may wait for a call, as the loop must not
 
     def __repr__(self) -> str:
         return f"<Timer {self.name} every {self.period:g} s>"
