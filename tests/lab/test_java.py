@@ -182,7 +182,7 @@ def test_latencies_that_do_not_fit_are_counted(crew: Crew) -> None:
     writer.ask("start", rate=100, stamp_ms=1)
     await_messages(reader, 50)
     writer.ask("stop")
-    facts = reader.ask("latencies")
+    facts = reader.ask("latencies", end=True)
     assert facts["sequence"] == list(range(10))
     assert facts["left"] == 0
     assert facts["dropped"] > 0

@@ -31,6 +31,7 @@ from antiphon.lab.protocols import REQUEST, Protocol, missing, protocol_of, unsu
 from antiphon.lab.record import RecordFailed, Report, RunFolder, facts_of
 from antiphon.lab.remote import Clock, take_clock
 from antiphon.lab.sampling import machine_usage, process_usage
+from antiphon.lab.stamps import MOST_PER_SECOND
 
 __all__ = ["conduct"]
 
@@ -185,7 +186,7 @@ class Conducted:
             elapsed = self._elapsed()
             if second <= elapsed or over:
                 second = int(elapsed)
-                self._sample(second)
+                self._sample(second, over)
                 second += 1
             if over:
                 break
@@ -230,6 +231,7 @@ class Conducted:
             service = server.ask("serve", system=run.protocol, host=place.address)["address"]
             self._join("server", server, place)
         folder = str(crew.folder()) if peer is not None and peer.folder else ""
+        timed = sum(self._times(bool(targets), reads) for _, reads, targets in roles(run))
         for index, (role, reads, targets) in enumerate(roles(run)):
             place = places[index]
             child = self._start_role(crew, role, reads, place, self._cores(index))
@@ -249,6 +251,7 @@ class Conducted:
                 "sources": [at for at, one in enumerate(roles(run)) if index in one[2]],
                 "messages": run.messages,
                 "handlers": self._plan.handlers,
+                "timed": max(1, MOST_PER_SECOND // max(1, timed)),
                 "slow": (self._workload.slow_receiver or 0.0) if index == run.nodes - 1 else 0.0,
             }
             child.tell(
@@ -378,7 +381,7 @@ class Conducted:
             row = {"time_ns": when - offset, "event": event, "text": text}
             self._folder.add("events", host=host, role=party.role, **row)
 
-    def _sample(self, second: int) -> None:
+    def _sample(self, second: int, last: bool) -> None:
         now = time.monotonic_ns()
         kept = self._window[0] <= now <= self._window[1] + NANOS // 2
         common = {"time_ns": now, "second": second, "kept": kept}
@@ -426,7 +429,7 @@ class Conducted:
         if kept:
             self._seen.delivered.append(((now - self._start) / NANOS, messages))
             self._kept.append((now, messages, received))
-        self._take_times()
+        self._take_times(last)
 
     def _usage(self, party: Party) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of a party and of its machine; the latter empty where that is this one."""
@@ -435,19 +438,26 @@ class Conducted:
         answer = party.child.ask("usage", ANSWER)
         return answer["process"], answer["machine"]
 
-    def _take_times(self) -> None:
+    def _take_times(self, last: bool) -> None:
         members = [party for party in self._parties if party.role != "server"]
         clocks = [self._clocks[party.place.host] for party in members]
         offsets = {at: clock.offset_ns for at, clock in enumerate(clocks)}
         for index, party in enumerate(members):
-            # Those that ask have the times of round trips, elsewhere those that receive.
-            if not (party.writes if self._variant == REQUEST else party.reads):
+            if not self._times(party.writes, party.reads):
                 continue
-            answer = party.child.ask("times", ANSWER)
-            party.last["left_out"] = answer["left_out"]
-            found = latency_table(answer, index, self._window, offsets)
-            self._timed += found.num_rows
-            self._folder.add_table("latency", found)
+            while True:
+                answer = party.child.ask("times", ANSWER, end=last)
+                party.last["left_out"] = answer["left_out"]
+                found = latency_table(answer, index, self._window, offsets)
+                self._timed += found.num_rows
+                self._folder.add_table("latency", found)
+                # What did not fit the answer is in the next one, and after the last there is none.
+                if not (last and answer["left"]):
+                    break
+
+    def _times(self, writes: bool, reads: bool) -> bool:
+        """Whether it has times: of round trips those that ask, elsewhere those that receive."""
+        return writes if self._variant == REQUEST else reads
 
     def _report(self, outcome: str, reason: str) -> Report:
         if self._count is not None:

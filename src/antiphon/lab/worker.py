@@ -117,8 +117,8 @@ class LabWorker(Worker):
             return {"address": self._stream.listen() if settings.receives else ""}
         if settings.receives:
             kind = Reader if settings.messages is None else TimedReader
-            slow = settings.slow
-            self._reader = SlowReader(settings.size, slow) if slow else kind(settings.size)
+            size, slow, most = settings.size, settings.slow, settings.timed
+            self._reader = SlowReader(size, slow, most) if slow else kind(size, most)
         self._endpoint = factory(settings, self._reader) if self._reader else factory(settings)
         return {"address": self._endpoint.listen() if settings.receives else ""}
 
@@ -166,16 +166,14 @@ class LabWorker(Worker):
         ]
         return self._start(self._writers)
 
-    def do_times(self, most: int = 20_000) -> dict[str, Any]:
-        kept = [caller.times for caller in self._callers]
-        if self._reader is not None:
-            kept.append(self._reader.times)
-        times = array("q")
-        for one in kept:
-            times.extend(one.take(most // len(kept)))
+    def do_times(self, most: int = 20_000, end: bool = False) -> dict[str, Any]:
+        self._catch_up()
+        # All callers have the same.
+        timed = self._callers[0] if self._callers else self._reader
         return {
-            "times": packed(times),
-            "left_out": sum(one.left_out for one in kept),
+            "times": packed(timed.times.take(most, end) if timed else array("q")),
+            "left": timed.times.ready if timed else 0,
+            "left_out": timed.times.left_out if timed else 0,
             "stage": "round-trip" if self._callers else "delivery",
             "topics": self._topics(),
         }

@@ -25,6 +25,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
  */
 abstract class Role implements Pace.Target {
     private static final int LATENCIES = 65_536;
+    private static final int PER_SECOND = 10_000;
     private static final Set<String> AFTER_OPEN = Set.of("connect", "start", "send", "latencies");
     private static final int TRIES = 5;
     private static final long TOGETHER = 500_000L;
@@ -144,7 +145,7 @@ abstract class Role implements Pace.Target {
             case "sample":
                 return withFault(sample());
             case "latencies":
-                return latencies.take((int) order.whole("limit", 1000));
+                return latencies.take((int) order.whole("limit", 1000), order.truth("end"));
             case "check":
                 return withFault(check());
             case "garbage":
@@ -167,7 +168,8 @@ abstract class Role implements Pace.Target {
         index = (int) order.whole("index", 0);
         host = order.text("host", "127.0.0.1");
         buffer = (int) order.whole("buffer", 0);
-        latencies = new Latencies((int) order.whole("latencies", LATENCIES));
+        latencies = new Latencies((int) order.whole("latencies", LATENCIES),
+                (int) order.whole("timed", PER_SECOND));
     }
 
     private Facts start(Facts order, long messages) {

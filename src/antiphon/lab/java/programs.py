@@ -280,7 +280,7 @@ class JavaChild(Child):
 def latencies(child: Child, chunk: int = 1000) -> Iterator[tuple[int, ...]]:
     """Take what a reader has kept: the columns of ``COLUMNS``, times in ns of CLOCK_MONOTONIC."""
     while True:
-        facts: dict[str, Any] = child.ask("latencies", limit=chunk)
+        facts: dict[str, Any] = child.ask("latencies", limit=chunk, end=True)
         yield from zip(*(facts[name] for name in COLUMNS), strict=True)
         if not facts["left"]:
             return

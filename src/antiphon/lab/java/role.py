@@ -108,19 +108,19 @@ class JavaRole(JavaChild):
         done = facts["sent"] - facts["stamps_beside"] >= self._messages
         return {**_sample(facts), "done": done}
 
-    def _tell_times(self, most: int = 20_000) -> None:
-        super().tell("latencies", limit=CHUNK)
-        self._answers.append(lambda timeout: self._times(timeout, most))
+    def _tell_times(self, most: int = 20_000, end: bool = False) -> None:
+        super().tell("latencies", limit=CHUNK, end=end)
+        self._answers.append(lambda timeout: self._times(timeout, most, end))
 
-    def _times(self, timeout: float, most: int) -> dict[str, Any]:
+    def _times(self, timeout: float, most: int, end: bool) -> dict[str, Any]:
         times: list[int] = []
         while True:
             facts = super().answer(timeout)
             for row in zip(*(facts[name] for name in COLUMNS), strict=True):
                 times.extend(row)
             if not facts["left"] or len(times) >= most * len(COLUMNS):
-                return {"times": times, "left_out": facts["dropped"]}
-            super().tell("latencies", limit=CHUNK)
+                return {"times": times, "left": facts["left"], "left_out": facts["dropped"]}
+            super().tell("latencies", limit=CHUNK, end=end)
 
 
 def _sample(facts: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class EndpointConfig:
     the endpoints that send to it, if that is known; ``messages`` is how many it sends, if not until
     it is stopped. ``slow`` is how many messages a second it takes at the most, 0 for all; its
     ``on_data`` sees to that, and no adapter needs to. ``handlers`` is how many threads of a node
-    call handlers, if the plan says so.
+    call handlers, if the plan says so. ``timed`` is how many messages a second keep their times.
     """
 
     index: int = 0
@@ -82,6 +82,7 @@ class EndpointConfig:
     messages: int | None = None
     slow: float = 0.0
     handlers: int | None = None
+    timed: int = 10_000
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> EndpointConfig:
