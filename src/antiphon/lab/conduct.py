@@ -340,8 +340,7 @@ class Conducted:
         return share_as_garbage(self._protocol, self._campaign.garbage_use, processes, cores)
 
     def _begin(self) -> None:
-        stream = self._protocol.peer is not None and self._protocol.peer.stream
-        active = [one.child for one in self._parties if one.writes or (stream and one.reads)]
+        active = [one.child for one in self._parties if one.writes]
         if self._run.messages is not None:
             self._count = Count(self._run, self._protocol)
         paced = len(active) if self._run.paced is None else self._run.paced

@@ -32,7 +32,7 @@ import psutil
 from antiphon.lab.bench.orders import Connectable, carry_out
 from antiphon.lab.bench.worker import Worker
 from antiphon.lab.callers import Calling, callers_of
-from antiphon.lab.peers.base import LOOPBACK, EndpointConfig, StreamEndpoint
+from antiphon.lab.peers.base import LOOPBACK, EndpointConfig
 from antiphon.lab.peers.requests.base import RequestEndpoint
 from antiphon.lab.protocols import REQUEST, load_protocol, open_requests
 from antiphon.lab.sampling import machine_usage, process_usage
@@ -40,7 +40,7 @@ from antiphon.lab.stamps import Reader, SlowReader, TimedReader, packed
 from antiphon.lab.workloads.cpu import CpuLoad
 from antiphon.lab.workloads.garbage import GarbageLoad
 from antiphon.lab.workloads.memory import MemoryPressure
-from antiphon.lab.writers import PacedWriter, Streaming, Writer, parts_of
+from antiphon.lab.writers import PacedWriter, Writer, parts_of
 
 __all__ = ["LabWorker"]
 
@@ -72,7 +72,6 @@ class LabWorker(Worker):
         super().__init__()
         self._reader: Reader | None = None
         self._writers: list[Writer] = []
-        self._streaming: Streaming | None = None
         self._requests: RequestEndpoint | None = None
         self._callers: list[Calling] = []
         self._garbage: GarbageLoad | None = None
@@ -112,9 +111,6 @@ class LabWorker(Worker):
             self._requests = open_requests(system, settings)
             return {"address": self._requests.listen() if settings.receives else ""}
         factory = load_protocol(system, adapter)
-        if issubclass(factory, StreamEndpoint):
-            self._stream = factory(settings)
-            return {"address": self._stream.listen() if settings.receives else ""}
         if settings.receives:
             kind = Reader if settings.messages is None else TimedReader
             size, slow, most = settings.size, settings.slow, settings.timed
@@ -149,9 +145,6 @@ class LabWorker(Worker):
         return {"process": process_usage(psutil.Process()), "machine": machine_usage()}
 
     def do_begin(self, threads: int = 1, rate: float | None = None) -> dict[str, Any]:
-        if self._stream is not None:
-            self._streaming = Streaming(self._stream)
-            return self._start([self._streaming])
         if self._requests is not None:
             messages = self._requests.config.messages
             self._callers = callers_of(self._requests, threads, messages)
@@ -178,6 +171,10 @@ class LabWorker(Worker):
             "topics": self._topics(),
         }
 
+    def _catch_up(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.catch_up()
+
     def _topics(self) -> dict[int, str]:
         """By sender."""
         if self._endpoint is None:
@@ -188,6 +185,7 @@ class LabWorker(Worker):
     def do_sample(self) -> dict[str, Any]:
         # Before the counts: when all is sent they do not change any more.
         done = all(one.finished.is_set() for one in (*self._writers, *self._callers))
+        self._catch_up()
         size = self._endpoint.config.size if self._endpoint else 0
         received = received_bytes = wrong = sent = sent_bytes = 0
         if self._reader is not None:
@@ -199,13 +197,6 @@ class LabWorker(Worker):
             sent = received = sum(caller.answered for caller in self._callers)
             sent_bytes = received_bytes = sent * self._requests.config.size
             wrong = sum(caller.wrong for caller in self._callers)
-        if self._streaming is not None and self._stream is not None:
-            count = self._streaming.bytes
-            messages = count // self._stream.config.size
-            if self._stream.config.receives:
-                received, received_bytes = messages, count
-            else:
-                sent, sent_bytes = messages, count
         return {
             "time_ns": time.monotonic_ns(),
             "received": received,

@@ -210,6 +210,9 @@ class Endpoint(ABC):
             self._wrong += 1
         return Receipts(messages, self._wrong)
 
+    def catch_up(self) -> None:
+        """Hand to ``on_data`` what was counted elsewhere. Called before its counts are read."""
+
     def fault(self) -> str:
         """What broke behind the caller's back, or the empty string."""
         return ""
@@ -292,9 +295,6 @@ class StreamEndpoint(ABC):
     @abstractmethod
     def transfer(self, seconds: float) -> tuple[int, float]:
         """Send for ``seconds``, or receive one such stream: bytes, and how long they took."""
-
-    def wake(self) -> None:
-        """Let whoever waits for a stream to begin wait no longer. Called by another thread."""
 
     @abstractmethod
     def close(self) -> None:
