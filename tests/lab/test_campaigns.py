@@ -105,7 +105,7 @@ def test_a_run_records_what_it_promises(tmp_path: Path) -> None:
     assert {facts["protocol"] for facts in runs.values()} == {"antiphon-node", "tcp-python"}
     for name, facts in runs.items():
         assert (facts["outcome"], facts["reason"]) == ("complete", "")
-        assert facts["schema_version"] == 2
+        assert facts["schema_version"] == 3
         assert facts["messages_per_second"] > 100
         assert facts["kept_until_ns"] - facts["kept_from_ns"] == 2_100_000_000
         samples = pq.read_table(out / name / "samples.parquet").to_pylist()

@@ -186,9 +186,25 @@ def test_two_write_to_each_other(tmp_path: Path, protocol: str) -> None:
         pytest.skip(reason)
     (run,) = carried_out(tmp_path, f'pattern = "duplex"\nprotocols = ["{protocol}"]')
     assert run.ended == ("complete", "")
-    assert run.facts["messages_per_second"] > 0
-    # It takes a quarter of a second; a reader that waits for another stream takes five.
-    assert run.after_window() < 4
+    last = run.last()
+    for role in ("node-0", "node-1"):
+        assert last[role]["received_messages"] > 0
+        assert last[role]["sent_messages"] > 0
+    assert {(row["source"], row["target"]) for row in run.table("latency")} == {(0, 1), (1, 0)}
+
+
+def test_what_is_due_and_never_sent_is_counted(tmp_path: Path) -> None:
+    """The slow one takes fifty a second; what a sender owes it is a second behind, or dropped."""
+    keys = (
+        'pattern = "n-n"\nprotocols = ["tcp-python"]\nnodes = [2]\nworkloads = ["slow"]\n'
+        "rates = [4_000]"
+    )
+    (run,) = carried_out(tmp_path, keys, size=60_000, kept_until=6.0)
+    assert run.facts["outcome"] in ("complete", "blocked"), run.ended
+    assert run.facts["latency_skipped"] > 0
+    skipped = run.facts["latency_skipped"]
+    sent, asked = run.sent(), 2 * 4000 * 5.8
+    assert sent + skipped <= asked * 1.1
 
 
 def test_a_slow_receiver_is_the_last_one_and_the_others_are_as_fast_as_they_may(

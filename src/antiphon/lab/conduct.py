@@ -40,6 +40,10 @@ NANOS = 1_000_000_000
 HERE = Place()
 # In a sample, the times that are a process's own.
 CLOCKED = ("begun_ns", "last_ns")
+# In a sample, counts of which a run keeps what they grew by in its window.
+GROWING = ("skipped", "garbage_replaced", "garbage_missed")
+# A load that took less than this part of what it was to take is told.
+ENOUGH = 0.9
 # A process that does not answer for so long is stuck.
 ANSWER = 15.0
 JOIN = 60.0
@@ -94,7 +98,7 @@ class Conducted:
         self._kept: list[tuple[int, int, int]] = []  # time, messages, bytes
         self._timed = 0
         self._flowing = False
-        self._load: dict[str, float | None] = {"cpu_share": None}
+        self._load: dict[str, Any] = {"cpu_share": None}
         self._competition: Competition | None = None
         self._limit: MemoryLimit | None = None
         self._clocks: dict[str, Clock] = {}
@@ -317,6 +321,7 @@ class Conducted:
             ask_all(
                 [party.child for party in measured], "garbage", timeout=60.0, seed=seed, **facts
             )
+            self._load["garbage"] = facts
             self._event("load", f"garbage {facts}")
         self._competition = Competition(crew, loads, seed)
         machines = {party.place.host if party.place.remote else "": party for party in measured}
@@ -420,6 +425,10 @@ class Conducted:
             messages += int(answer.get("received", 0))
             received += int(answer.get("received_bytes", 0))
             wrong += int(answer.get("wrong", 0))
+            if kept and answer:
+                seen = {name: answer.get(name, 0) for name in GROWING} | {"time_ns": now}
+                party.last.setdefault("kept first", seen)
+                party.last["kept last"] = seen
             if kept and usage:
                 self._seen.resident.setdefault(party.role, []).append(usage["resident_bytes"])
         for host, machine in machines.items():
@@ -459,14 +468,53 @@ class Conducted:
         return writes if self._variant == REQUEST else reads
 
     def _report(self, outcome: str, reason: str) -> Report:
+        self._note_load()
+        notes = self._notes(self._skipped())
         if self._count is not None:
-            return Report(self._run, outcome, reason, *self._count.rates())
+            return Report(self._run, outcome, reason, *self._count.rates(), notes)
         if len(self._kept) < 2:
             return Report(self._run, outcome, reason)
         (first, before, some), (last, after, more) = self._kept[0], self._kept[-1]
         seconds = max(1, last - first) / NANOS
         rate, volume = (after - before) / seconds, (more - some) / seconds
-        return Report(self._run, outcome, reason, rate, volume)
+        return Report(self._run, outcome, reason, rate, volume, notes)
+
+    def _grown(self, name: str) -> int:
+        """What a count grew by in the window, all processes together."""
+        seen = [one.last for one in self._parties if "kept first" in one.last]
+        return sum(int(one["kept last"][name]) - int(one["kept first"][name]) for one in seen)
+
+    def _skipped(self) -> int:
+        if self._count is None:
+            return self._grown("skipped")
+        # All of it counts, and much may have been before the first sample.
+        return sum(int(one.last.get("kept last", {}).get("skipped", 0)) for one in self._parties)
+
+    def _note_load(self) -> None:
+        """What the load on the collectors came to, in the mean of the processes that had it."""
+        measured = [one for one in self._parties if one.reads or one.writes]
+        if "garbage" not in self._load or not measured:
+            return
+        nanos = max(self._grown("time_ns"), 1)
+        self._load["garbage"] |= {
+            "replaced_per_second_measured": self._grown("garbage_replaced") * NANOS / nanos,
+            "missed": self._grown("garbage_missed"),
+        }
+
+    def _notes(self, skipped: int) -> tuple[str, ...]:
+        """What whoever reads the figures should know of them."""
+        notes = []
+        if skipped:
+            notes.append(f"{skipped:,} were due and never sent")
+        garbage = self._load.get("garbage", {})
+        wanted = garbage.get("replaced_per_second", 0.0)
+        found = garbage.get("replaced_per_second_measured", wanted)
+        if found < wanted * ENOUGH:
+            notes.append(f"the load replaced {found:,.0f} of {wanted:,.0f} objects a second")
+        share, taken = self._load["cpu_share"], self._load.get("cpu_share_measured")
+        if share is not None and taken is not None and taken < share * ENOUGH:
+            notes.append(f"the load took {taken:.0%} of the {share:.0%} of all cores it was to")
+        return tuple(notes)
 
     def _one_in(self) -> float | None:
         """How many messages of the window each row of the latencies stands for."""
@@ -511,6 +559,7 @@ class Conducted:
             "load": self._load,
             "latency_one_in": self._one_in(),
             "latency_left_out": sum(one.last.get("left_out", 0) for one in self._parties),
+            "latency_skipped": self._skipped(),
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
             "lab_core_share": own_share,

@@ -204,6 +204,7 @@ class LabWorker(Worker):
             "sent": sent,
             "sent_bytes": sent_bytes,
             "wrong": wrong,
+            "skipped": sum(writer.skipped for writer in self._writers),
             "gc_collections": self._collections.count,
             "gc_pause_ns": self._collections.pause_ns,
             "threads": threading.active_count(),
@@ -212,6 +213,7 @@ class LabWorker(Worker):
             "events": self._endpoint.happenings() if self._endpoint else [],
             "done": done,
             **self._extent(),
+            **self._garbage_facts(),
             **self._faults(),
         }
 
@@ -225,6 +227,13 @@ class LabWorker(Worker):
             "begun_ns": min((one.begun_ns for one in active if one.begun_ns), default=0),
             "last_ns": max(came, default=0),
         }
+
+    def _garbage_facts(self) -> dict[str, Any]:
+        """What the load on the collector has replaced so far, and what it had no time for."""
+        facts = self._garbage.facts() if self._garbage is not None else {}
+        if fault := facts.get("fault"):
+            return {"error": f"the load on the collector has ended: {fault}"}
+        return {f"garbage_{name}": facts.get(name, 0) for name in ("replaced", "missed")}
 
     def _parts(self) -> list[Connectable]:
         return super()._parts() + ([] if self._requests is None else [self._requests])
