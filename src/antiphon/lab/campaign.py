@@ -119,20 +119,29 @@ class Campaign:
     def id(self) -> str:
         return str(self._facts["campaign"])
 
+    def garbage(self, workload: str) -> GarbageSettings | None:
+        """What a load on Python's collector was set to; the same for all runs that have it."""
+        found = self._facts["garbage"] or {}
+        # Up to schema version 2 there was one for all workloads.
+        own = found if "live_objects" in found else found.get(workload)
+        return None if own is None else GarbageSettings(**own)
+
     @property
-    def garbage(self) -> GarbageSettings | None:
-        """What the load on Python's collector was set to; the same for all runs."""
-        found = self._facts["garbage"]
-        return None if found is None else GarbageSettings(**found)
+    def settled(self) -> bool:
+        """Whether its loads on collectors are known."""
+        return self._facts["garbage"] is not None
 
     @property
     def garbage_use(self) -> Mapping[str, float]:
         """By language, the part of a core that this load was measured to take."""
         return dict(self._facts["garbage_use"])
 
-    def set_garbage(self, settings: GarbageSettings, use: Mapping[str, float]) -> None:
-        """What all its runs are to have, from now on."""
-        self._facts |= {"garbage": asdict(settings), "garbage_use": dict(use)}
+    def set_garbage(
+        self, settings: Mapping[str, GarbageSettings], use: Mapping[str, float]
+    ) -> None:
+        """By workload, what all runs that have it are to have, from now on."""
+        found = {name: asdict(one) for name, one in settings.items()}
+        self._facts |= {"garbage": found, "garbage_use": dict(use)}
         write_json(self.directory / _FACTS, self._facts)
 
     def adapter(self, protocol: str) -> str:

@@ -315,7 +315,7 @@ class Conducted:
     def _compete(self, crew: Crew, measured: list[Party], loads: contextlib.ExitStack) -> None:
         """Start what the run has to stand up against."""
         workload, seed = self._workload, self._run.seed
-        settings = self._campaign.garbage
+        settings = self._campaign.garbage(self._run.workload)
         if workload.garbage is not None and settings is not None:
             facts = garbage_order(self._protocol, workload.garbage, settings)
             ask_all(

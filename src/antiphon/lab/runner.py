@@ -47,7 +47,7 @@ def _carry_out(
 ) -> None:
     for report in check_links(campaign):
         end(report)
-    if campaign.garbage is None and (settings := garbage_settings(campaign.plan)):
+    if not campaign.settled and (settings := garbage_settings(campaign.plan)):
         campaign.set_garbage(settings, garbage_use(campaign.plan, settings))
     runs = campaign.runs()
     for number, run in enumerate(runs):
