@@ -164,8 +164,8 @@ def unsuited(protocol: Protocol, run: Run, workload: Workload) -> str:
         return f"{protocol.name} has no stacks"
     if protocol.program and run.threads > 1:
         return f"{protocol.name} sends with one thread"
-    if protocol.program and not protocol.group and run.pattern != "one-way":
-        return f"{protocol.name} has a writer and a reader, and goes one way"
+    if protocol.program and not protocol.group and run.pattern not in ("one-way", "duplex"):
+        return f"{protocol.name} is between two"
     if run.variant == REQUEST and run.rate is not None:
         return "requests are made one after the other, and have no rate"
     if workload.slow_receiver is not None:
