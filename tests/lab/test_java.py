@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -357,6 +358,29 @@ def test_a_garbage_load_that_cannot_fit_is_refused(crew: Crew) -> None:
     with pytest.raises(WorkerFailed, match="90 % of the heap"):
         child.ask("garbage", PATIENCE, live_bytes=HEAP)
     child.ask("open")
+
+
+@pytest.mark.parametrize(
+    ("stack", "layers"),
+    [
+        ("paper-udp", {"FD": "timeout=5000", "pbcast.GMS": "join_timeout=5000", "PING": "3000"}),
+        ("paper-udp-fc", {"FD": "timeout=5000", "FC": "min_credits=5200", "PING": "3000"}),
+        ("paper-tcp", {"FD": "timeout=5000", "pbcast.GMS": "join_timeout=3000"}),
+    ],
+)
+@jgroups
+def test_a_stack_of_the_paper_has_its_layers_and_times(
+    crew: Crew, stack: str, layers: dict[str, str]
+) -> None:
+    child = start(crew, "Groups", "member", GROUP_HEAP)
+    child.ask("open", PATIENCE, stack=stack)
+    spec = child.ask("connect", PATIENCE, members=1, layers=True)["layers"]
+    found = dict(re.findall(r"([A-Z][\w.]*|pbcast\.\w+)\(([^)]*)\)", spec))
+    for layer, setting in layers.items():
+        assert setting in found[layer], spec
+    assert not {"FD_ALL", "MFC", "UFC"} & set(found), spec
+    assert "timeout=1500" in found["VERIFY_SUSPECT"], spec
+    assert "gc_lag=10" in found["pbcast.NAKACK"], spec
 
 
 @needs_java

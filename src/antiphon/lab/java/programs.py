@@ -16,7 +16,8 @@ The orders of a child, with what they take beside their defaults, and what they 
                       second that it takes at the most, 0 for all). Answers ``address`` (empty
                       for a writer, and for a member of a group but the first), ``pid``
 ``connect``           ``address``; for ``Groups`` also ``members=2`` to wait for, and answers
-                      ``members``. A reader of the others has nothing to do
+                      ``members``, and with ``layers=true`` its stack in words. A reader of the
+                      others has nothing to do
 ``start``             ``rate=0`` (messages per second, 0 for all that go), ``stamp_ms=10`` (0 for
                       none), ``stamp_all=false`` (with a rate, every message is stamped, and
                       none comes beside). Again after ``stop``, the counts and numbers go on
