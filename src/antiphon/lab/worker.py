@@ -13,6 +13,7 @@ orders of ``bench.worker`` it knows
 ``competed``          the share of all cores that this load has taken since the last time
 ``clock``             this machine's clock, and how many cores may be used
 ``usage``             what this process and its machine have used so far
+``machine``           what its machine is
 ====================  ===========================================================================
 """
 
@@ -140,6 +141,12 @@ class LabWorker(Worker):
 
     def do_clock(self) -> dict[str, Any]:
         return {"time_ns": time.monotonic_ns(), "cores": len(os.sched_getaffinity(0))}
+
+    def do_machine(self) -> dict[str, Any]:
+        # For this alone; whoever is measured does without.
+        from antiphon.lab.hosts import machine_facts
+
+        return machine_facts()
 
     def do_usage(self) -> dict[str, Any]:
         return {"process": process_usage(psutil.Process()), "machine": machine_usage()}
