@@ -65,8 +65,9 @@ else
 endif
 
 # The lab's campaigns, protocols and loads: they keep the machine busy, and want it for themselves.
+# What the machine has may not skip, as in .ci/run; ANTIPHON_REQUIRE= asks for nothing.
 lab-test: build
-	$(BIN)/pytest tests/lab $(PYTEST_ARGS)
+	ANTIPHON_REQUIRE="$${ANTIPHON_REQUIRE-$$(.ci/components)}" $(BIN)/pytest tests/lab $(PYTEST_ARGS)
 
 # Whatever has full counts, at full counts: the native tests, tests/stress, and all others that
 # take them (the marker is theirs by that). It wants the machine for itself.

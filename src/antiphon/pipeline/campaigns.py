@@ -222,7 +222,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _check_version(facts: Mapping[str, Any]) -> int:
     version = facts.get("schema_version")
     if version not in READABLE or isinstance(version, bool):
-        readable = " and ".join(map(str, READABLE))
+        readable = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise _Unusable(f"its schema_version is {version!r}; this Antiphon reads {readable}")
     return int(version)
 
@@ -230,11 +230,14 @@ def _check_version(facts: Mapping[str, Any]) -> int:
 def _run_facts(told: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """`FACTS`, without what belongs to the campaign and to the machine."""
     load, limits, versions = (_part(told, name) for name in ("load", "limits", "versions"))
+    garbage = _part(load, "garbage")
     values = {
         **told,
         "run": told.get("run", folder.name),
         "cpu_share": load.get("cpu_share"),
         "cpu_share_measured": load.get("cpu_share_measured"),
+        "garbage_per_second": garbage.get("replaced_per_second"),
+        "garbage_per_second_measured": garbage.get("replaced_per_second_measured"),
         "memory_limit_bytes": limits.get("memory_bytes"),
         "adapter_version": versions.get("adapter"),
         "peer_version": versions.get(told.get("protocol", "")),

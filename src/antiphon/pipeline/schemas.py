@@ -59,8 +59,13 @@ FACTS: Columns = {
     "bytes_per_second": "double",
     "latency_one_in": "double",
     "latency_left_out": "bigint",
+    # From schema version 3 on; null before.
+    "latency_skipped": "bigint",
     "cpu_share": "double",
     "cpu_share_measured": "double",
+    # The same: what each process's load on its collector was to replace, and replaced.
+    "garbage_per_second": "double",
+    "garbage_per_second_measured": "double",
     "lab_core_share": "double",
     "memory_limit_bytes": "bigint",
     "adapter_version": "string",
@@ -160,7 +165,7 @@ FILES: dict[str, Columns] = {
 """A campaign's files, as the newest lab writes them. As a DataFrame each has ``file`` besides, a
 number by which a row finds its run."""
 
-READABLE = (1, 2)
+READABLE = (1, 2, 3)
 """Values of ``schema_version`` that are read."""
 
 _FIRST_TOPICS = (

@@ -147,6 +147,18 @@ def test_a_load_that_missed_its_aim_is_warned_of(tmp_path: Path) -> None:
     assert "cpu-60 takes 35 % of all cores for itself." in said
 
 
+def test_a_load_on_collectors_that_was_late_and_messages_never_sent_are_warned_of(
+    tmp_path: Path,
+) -> None:
+    story.stability(tmp_path)
+    run = KEYS | MACHINE | {"campaign": "stability-1", "workload": "garbage", "run": "r9"}
+    late = {"garbage_per_second": 50_000.0, "garbage_per_second_measured": 12_345.0}
+    write(tmp_path, "runs", [run | late | {"latency_skipped": 1_200, "outcome": "complete"}])
+    said = made(tmp_path).words
+    assert "garbage replaced 12,345 objects a second in a process where 50,000 were" in said
+    assert "1,200 messages that were due were never sent" in said
+
+
 def test_what_was_set_aside_is_listed(tmp_path: Path) -> None:
     story.stability(tmp_path)
     aside = [{"campaign": None, "path": "c/run-1", "reason": "run.json is cut off"}]

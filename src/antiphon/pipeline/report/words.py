@@ -338,6 +338,17 @@ def _about_numbers(story: Story) -> list[str]:
         for workload, wanted, measured in _missed_loads(story)
     ]
     said += [
+        f"The competing load {key_text('workload', workload)} replaced {measured:,.0f} objects a "
+        f"second in a process where {wanted:,.0f} were asked for."
+        for workload, wanted, measured in _missed_garbage(story)
+    ]
+    skipped = sum(row.get("latency_skipped") or 0 for row in story.ran())
+    if skipped:
+        said.append(
+            f"{plural(skipped, 'message')} that were due were never sent, since their senders were "
+            "more than a second behind: no delay of theirs is in any figure."
+        )
+    said += [
         f"The table {table} could not be read and is left out ({reason})."
         for table, reason in story.tables.damaged.items()
     ]
@@ -352,6 +363,18 @@ def _about_numbers(story: Story) -> list[str]:
             "were set aside; the list is at the end."
         )
     return said
+
+
+def _missed_garbage(story: Story) -> list[tuple[str, float, float]]:
+    """Loads on collectors that did less than nine tenths of what they were to do."""
+    found: dict[str, tuple[float, float]] = {}
+    for row in story.ran():
+        wanted, measured = row.get("garbage_per_second"), row.get("garbage_per_second_measured")
+        if wanted and measured is not None and measured < 0.9 * wanted:
+            worst = found.get(row["workload"])
+            if worst is None or measured / wanted < worst[1] / worst[0]:
+                found[row["workload"]] = (wanted, measured)
+    return [(name, *pair) for name, pair in sorted(found.items())]
 
 
 def _missed_loads(story: Story) -> list[tuple[str, float, float]]:
