@@ -246,13 +246,13 @@ def test_the_command_lists_shows_and_explains(
     assert lines[0] == "run,outcome"
     assert sorted(lines[1:]) == [f"{RUN.format(repeat)},complete" for repeat in (1, 2)]
     for arguments, code, text in [
-        (["show", str(out), "speed"], 1, "there is no table 'speed'"),
+        (["show", str(out), "speed"], 2, "there is no table 'speed'"),
         (["show", str(out), "runs", "--csv", "--json"], 2, "not both"),
         (["show", str(out), "runs", "--where", "protocol"], 2, "protocol=pyzmq"),
-        (["tables", str(tmp_path)], 1, "holds no tables"),
+        (["tables", str(tmp_path)], 2, "holds no tables"),
         (["run", str(campaign)], 2, "--out"),
         (["run", str(campaign), "--out", str(out), "--conf", "cores"], 2, "spark.driver.memory"),
-        (["run", str(tmp_path / "no"), "--out", str(out)], 1, "No such file"),
+        (["run", str(tmp_path / "no"), "--out", str(out)], 2, "No such file"),
     ]:
         assert main(["pipeline", *arguments]) == code, arguments
         told = capsys.readouterr().err

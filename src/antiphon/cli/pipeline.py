@@ -163,7 +163,7 @@ def compare(
     ] = 0.1,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether anything got slower. Exit code 1 when something did.
+    """Tell whether anything got slower. Exit code 1 when something did, or nothing was compared.
 
     Example: antiphon pipeline compare tables-main tables-branch
     """
@@ -174,7 +174,7 @@ def compare(
         typer.echo(to_json(found))
     else:
         print_comparison(found)
-    if found.slower:
+    if found.slower or not found.rows:
         raise typer.Exit(1)
 
 
