@@ -252,6 +252,7 @@ def test_the_command_lists_shows_and_explains(
         (["tables", str(tmp_path)], 2, "holds no tables"),
         (["run", str(campaign)], 2, "--out"),
         (["run", str(campaign), "--out", str(out), "--conf", "cores"], 2, "spark.driver.memory"),
+        (["run", str(campaign), "--out", str(out), "--update-share", "15"], 2, "at most 1"),
         (["run", str(tmp_path / "no"), "--out", str(out)], 2, "No such file"),
     ]:
         assert main(["pipeline", *arguments]) == code, arguments

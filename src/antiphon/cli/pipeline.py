@@ -17,6 +17,7 @@ from rich.table import Table
 
 from antiphon import pipeline
 from antiphon.pipeline import store
+from antiphon.pipeline.inputs import UPDATE_SHARE
 
 __all__ = ["app"]
 
@@ -48,6 +49,10 @@ def run(
         list[str] | None,
         typer.Option(help="A setting of Spark, such as spark.driver.memory=6g; repeatable."),
     ] = None,
+    update_share: Annotated[
+        float,
+        typer.Option(help="The part of a cluster's requests that are updates: table sizing."),
+    ] = UPDATE_SHARE,
     report: Annotated[bool, typer.Option(help="Also write report.html.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +68,7 @@ def run(
         notes.print(f"{time.monotonic() - begin:6.1f} s  {line}", markup=False)
 
     with _ended_by_sigterm():
-        done = pipeline.run(campaigns, out, master, settings, say)
+        done = pipeline.run(campaigns, out, master, settings, say, update_share=update_share)
     page = pipeline.report(out) if report else None
     if page is not None:
         say(f"report: {page}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from antiphon.errors import ConfigError
-from antiphon.pipeline.sizing import requests_per_second, sized
+from antiphon.pipeline.sizing import requests_per_second
 from antiphon.pipeline.tables import TABLES
 from antiphon.pipeline.tables.groups import comparison, scaling
 from unit.pipeline.campaigns import inputs, only, rows_of, run
@@ -100,7 +101,8 @@ def test_sizing_is_the_papers_rule(spark: SparkSession) -> None:
 
 
 def test_where_one_node_makes_all_updates_it_limits_them_all(spark: SparkSession) -> None:
-    table = sized(scaling(inputs(spark, [_group(4, 30.0, "1-n")])), update_share=0.5)
+    given = replace(inputs(spark, [_group(4, 30.0, "1-n")]), update_share=0.5)
+    table = TABLES["sizing"](given)
     row = only(table)
     assert (row["updates_per_second_node"], row["updates_per_second_total"]) == (30.0, 30.0)
     assert (row["requests_per_second_total"], row["requests_per_second_node"]) == (60.0, 15.0)

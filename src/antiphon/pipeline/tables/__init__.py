@@ -41,8 +41,8 @@ SHARED: tuple[Table, ...] = (by_run, by_flow)
 
 
 def sizing(inputs: Inputs) -> DataFrame:
-    """Requests per second that a cluster sustains when 15 % of them are updates."""
-    return sized(scaling(inputs))
+    """Requests per second that a cluster sustains when a given part of them are updates."""
+    return sized(scaling(inputs), inputs.update_share)
 
 
 TABLES: dict[str, Table] = {
