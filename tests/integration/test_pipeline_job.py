@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from antiphon import pipeline
 from antiphon.errors import AntiphonError, ConfigError
 from antiphon.pipeline import job, schemas, store
-from unit.pipeline.made import RUN, make_campaign, make_run, message
+from unit.pipeline.made import LATER, RUN, make_campaign, make_run, message
 
 Rows = list[dict[str, Any]]
 
@@ -109,11 +109,15 @@ def test_many_at_once_are_the_same_as_one_by_one(
 
 def test_a_campaign_without_runs_has_outcomes_only(spark: SparkSession, tmp_path: Path) -> None:
     empty = make_campaign(tmp_path / "empty", "empty")
+    with (empty / "plan.toml").open("a") as plan:
+        plan.write(LATER)
     pipeline.run([empty], tmp_path / "out", spark=spark)
     counts = {name: sum(rows.values()) for name, rows in pipeline.tables(tmp_path / "out").items()}
-    assert counts.pop("runs") == 2
-    assert counts.pop("outcomes") == 1
+    assert counts.pop("runs") == 3
+    assert counts.pop("outcomes") == 2
     assert set(counts.values()) == {0}
+    named = {row["protocol"]: row["reasons"] for row in rows_of(tmp_path / "out", "outcomes")}
+    assert named["antiphon-group"] == ["missing until a later version (needs antiphon-group)"]
 
 
 def test_one_run_has_no_spread(spark: SparkSession, tmp_path: Path) -> None:

@@ -52,11 +52,14 @@ def queueing(inputs: Inputs) -> DataFrame:
     time of one thread. A variation is a standard deviation over a mean; that of arrivals is known
     where every message was timed. ``utilisation`` is of the rate that the share guarantees, or of
     the service rate without a share. ``estimate_us`` is the mean response of M/G/1 with the waits
-    for a turn, ``bound_us`` what the share alone guarantees, ``little_us`` the mean response that
-    the measured length of the queue means. ``measured_...`` count from the arrival at the receiver
-    to the end of the handler, ``delivery_...`` from when a message was due at its sender.
-    ``relative_error`` is how much more than the measured mean the estimate is. ``basis`` says in
-    words what the numbers rest on; what is not known is null.
+    for a turn, ``estimate_p99_us`` the p99 of responses that are spread exponentially about it, as
+    `DelayModel.p99_response` of a running bus, ``bound_us`` what the share alone guarantees,
+    ``little_us`` the mean response that the measured length of the queue means. ``measured_...``
+    count from the arrival at the receiver to the end of the handler, ``delivery_...`` from when a
+    message was due at its sender.
+    ``relative_error`` is how much more than the measured mean the estimate is, and
+    ``relative_error_p99`` the same of the p99. ``basis`` says in words what the numbers rest on;
+    what is not known is null.
 
     Campaigns of schema version 1 have no variation and no waits: their estimate is M/M/1.
     """
@@ -65,6 +68,8 @@ def queueing(inputs: Inputs) -> DataFrame:
     table = _modelled(sums)
     for part in (_measured_p99(inputs, runs), _delivered(inputs), _arrivals(inputs, runs)):
         table = _beside(table, part)
+    more = fn.try_divide(fn.col("estimate_p99_us"), fn.col("measured_p99_us")) - 1
+    table = table.withColumn("relative_error_p99", more)
     return common.as_table(table, "queueing")
 
 
@@ -140,6 +145,7 @@ def _modelled(sums: DataFrame) -> DataFrame:
         .withColumn("service_rate", rate)
         .withColumn("service_variation", fn.when(fn.col("detailed"), fn.sqrt("variance") / service))
         .withColumn("estimate_us", estimate * MICROS)
+        .withColumn("estimate_p99_us", model.exponential_quantile(fn.col("estimate_us"), 0.99))
         .withColumn("bound_us", _bound() * MICROS)
         .withColumn("little_us", (wait + service) * MICROS)
         .withColumn("measured_mean_us", fn.when(fn.col("enough"), measured * MICROS))
