@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from antiphon.errors import ConfigError
@@ -30,6 +30,8 @@ class Inputs:
     latency: DataFrame
     topics: DataFrame
     update_share: float = UPDATE_SHARE
+    made: dict[str, DataFrame] = field(default_factory=dict, init=False, compare=False)
+    """What tables have in common and is made once: see `tables.common.once`."""
 
 
 def checked_share(share: float) -> float:

@@ -150,7 +150,7 @@ def endings(story: Story, papers: Papers) -> str:
         ],
     )
     return (
-        "<p>Failing to finish is a result. What was not installed, or does not apply, is listed "
+        "<p>Failing to finish is a result. What was not there, or does not apply, is listed "
         f"last.</p>{grid_html(grid)}{theirs}"
     )
 
