@@ -128,5 +128,5 @@ def spark() -> Iterator[SparkSession]:
     """One session for all tests of a run: it takes seconds to start."""
     from antiphon.pipeline.session import spark_session
 
-    with spark_session("local[2]", {"spark.sql.shuffle.partitions": "2"}, small=True) as session:
+    with spark_session("local[2]", {"spark.sql.shuffle.partitions": "1"}, small=True) as session:
         yield session

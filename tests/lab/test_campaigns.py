@@ -522,11 +522,11 @@ def test_the_command_lists_describes_and_refuses(
     facts = json.loads(capfd.readouterr().out)
     assert len(facts["ids"]) == facts["runs"] == 15
     assert facts["seconds"] < 120
-    assert main(["lab", "run", "stability", "--protocols", "carrier-pigeon"]) == 1
+    assert main(["lab", "run", "stability", "--protocols", "carrier-pigeon"]) == 2
     assert "carrier-pigeon" in capfd.readouterr().err
-    assert main(["lab", "run", "no-such-plan"]) == 1
+    assert main(["lab", "run", "no-such-plan"]) == 2
     assert capfd.readouterr().err.count("\n") == 1
-    assert main(["lab", "resume", str(tmp_path / "nowhere")]) == 1
+    assert main(["lab", "resume", str(tmp_path / "nowhere")]) == 2
     assert "holds no campaign" in capfd.readouterr().err
 
 

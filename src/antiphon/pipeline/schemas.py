@@ -12,6 +12,7 @@ __all__ = [
     "FACTS",
     "FILES",
     "KEYS",
+    "LATER",
     "READABLE",
     "RUNS",
     "SINCE",
@@ -249,6 +250,9 @@ CLEAN: dict[str, Columns] = {
 }
 """What the stage ``clean`` hands on, beside the runs (`FACTS`)."""
 
+LATER = "missing until a later version"
+"""How the reason of a run begins that the plan names and this version cannot make."""
+
 _SPREAD = ("mean", "min", "max", "stddev")
 
 
@@ -415,6 +419,7 @@ TABLES: dict[str, Columns] = {
         "service_variation": "double",
         "utilisation": "double",
         "estimate_us": "double",
+        "estimate_p99_us": "double",
         "bound_us": "double",
         "measured_mean_us": "double",
         "measured_p99_us": "double",
@@ -423,6 +428,7 @@ TABLES: dict[str, Columns] = {
         "queue_length": "double",
         "little_us": "double",
         "relative_error": "double",
+        "relative_error_p99": "double",
         "stable": "boolean",
         "conformant": "boolean",
         "basis": "string",

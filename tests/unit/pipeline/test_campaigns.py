@@ -12,7 +12,8 @@ import pytest
 
 from antiphon.errors import ConfigError
 from antiphon.pipeline.campaigns import Campaign, find_campaigns, look_into, unreadable
-from unit.pipeline.made import RUN, SECOND, make_campaign, make_run
+from antiphon.pipeline.schemas import FACTS
+from unit.pipeline.made import LATER, RUN, SECOND, make_campaign, make_run
 
 
 def look(directory: Path) -> Campaign:
@@ -201,6 +202,19 @@ def test_an_empty_campaign_has_interrupted_runs_only(tmp_path: Path) -> None:
     assert set(outcomes(found).values()) == {"interrupted"}
     assert len(found.runs) == 3
     assert found.rows == {}
+
+
+def test_what_waits_for_a_later_version_is_named_once_with_what_it_needs(campaign: Path) -> None:
+    with (campaign / "plan.toml").open("a") as plan:
+        plan.write(LATER)
+    (named,) = [run.facts for run in look(campaign).runs if run.facts["outcome"] == "absent"]
+    keys = ("run", "plan", "series", "protocol", "pattern", "size", "workload", "nodes", "repeat")
+    assert [named[key] for key in keys] == [
+        *("group.antiphon-group", "small", "group", "antiphon-group", "n-n", 100, "none"),
+        *(None, None),  # it has several
+    ]
+    assert named["reason"] == "missing until a later version (needs antiphon-group)"
+    assert set(named) == set(FACTS)
 
 
 def test_a_directory_of_campaigns_is_all_of_them(tmp_path: Path) -> None:

@@ -36,6 +36,20 @@ def test_one_repeat_is_said_to_be_one_and_has_no_interval(tmp_path: Path) -> Non
     assert not any("error_x" in one for one in bars)
 
 
+def test_what_could_not_be_measured_is_named(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    later = "missing until a later version (needs antiphon-group)"
+    for protocol, reason in (("antiphon-group", later), ("nats", "nats-server is not installed")):
+        keys = KEYS | {"protocol": protocol, "size": None, "outcome": "absent"}
+        write(tmp_path, "runs", [keys | MACHINE | {"run": protocol, "reason": reason}])
+        write(tmp_path, "outcomes", [keys | {"runs": 1, "of": 1, "reasons": [reason]}])
+    said = made(tmp_path).words
+    assert "1 run did not take place (nats)" in said
+    assert "Planned, and missing until a later version of Antiphon: antiphon-group." in said
+    assert later in said
+    assert "5protocols" in said  # those that ran
+
+
 def test_intervals_are_drawn_where_there_are_repeats(tmp_path: Path) -> None:
     story.stability(tmp_path)
     facet = next(one for one in made(tmp_path).figure("degradation") if one["at"] == ["garbage"])

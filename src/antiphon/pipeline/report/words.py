@@ -12,6 +12,7 @@ from antiphon.pipeline.report.figures_load import kept_text
 from antiphon.pipeline.report.page import strong
 from antiphon.pipeline.report.story import COLLAPSES, HOLDS, LEFT_OUT, Contender, Machine, Story
 from antiphon.pipeline.report.units import key_text, plural, rate, share, size, speed, took
+from antiphon.pipeline.schemas import LATER
 
 __all__ = ["answer", "findings", "headline", "listed", "machine_line", "method", "warnings"]
 
@@ -21,7 +22,7 @@ ENDINGS = {
     "blocked": "stood still",
     "unbounded_growth": "used ever more memory",
     "error": "failed",
-    "absent": "not installed here",
+    "absent": "not there",
     "not_applicable": "does not apply",
     "interrupted": "was interrupted",
     "complete": "completed",
@@ -293,12 +294,13 @@ def warnings(story: Story) -> list[str]:
             f"{len(lost)} of {plural(len(story.ran()), 'run')} did not complete. They count in the "
             "table of endings, and in no other figure than the time lines."
         )
-    gone = sum(story.outcomes[one] for one in LEFT_OUT)
+    later = story.later()
+    gone = [row["protocol"] or "?" for row in story.runs if row["outcome"] in LEFT_OUT]
+    gone = [protocol for protocol in gone if protocol not in later]
     if gone:
-        missing = sorted(
-            {row["protocol"] or "?" for row in story.runs if row["outcome"] in LEFT_OUT}
-        )
-        said.append(f"{plural(gone, 'run')} did not take place ({listed(missing)}).")
+        said.append(f"{plural(len(gone), 'run')} did not take place ({listed(sorted(set(gone)))}).")
+    if later:
+        said.append(f"Planned, and {LATER} of Antiphon: {listed(later)}.")
     return said + _about_numbers(story)
 
 
