@@ -99,7 +99,7 @@ def measure(kind: Kind, count: int, seconds: float) -> Timing:
         naive = [n for n, where in enumerate(wheres) if where.core.matches_encoded(one)]
         assert sorted(index.match(one)) == naive
     matches = sum(len(index.match(one)) for one in encoded) / len(encoded)
-    name = f"{kind.__name__.replace('_', ' ')}, {count:,} selectors, {matches:.1f} matching"
+    name = f"{kind.__name__[3:].replace('_', ' ')}, {count:,}, {matches:.0f} match"
     return time_rounds(name, seconds, asked(index, encoded))
 
 
