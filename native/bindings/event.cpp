@@ -199,12 +199,6 @@ const char event_batch_doc[] = "A Batch of events of one topic, with what is kno
 
 }  // namespace
 
-Reference event_properties(const EventView& view) {
-    if (view.head.properties == 0) return properties_of(nullptr);
-    Reference bytes = Reference::steal(PyBytes_FromStringAndSize(view.properties, view.head.properties));
-    return bytes ? properties_of(bytes.get()) : Reference{};
-}
-
 void set_event_hooks(Reference properties, Reference message) {
     Py_XSETREF(decode_properties, properties.release());
     Py_XSETREF(decode_message, message.release());

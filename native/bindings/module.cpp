@@ -12,6 +12,7 @@
 #include "bindings/bench.hpp"
 #include "bindings/feed.hpp"
 #include "bindings/inbox.hpp"
+#include "bindings/match.hpp"
 #include "bindings/event.hpp"
 #include "bindings/figures.hpp"
 #include "bindings/node.hpp"
@@ -540,7 +541,9 @@ NB_MODULE(_core, m) {
         .def(
             "serve",
             [](Publisher& self, std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least,
-               nb::handle where) { return self.serve(peer, incarnation, flow, least, shared(where)); },
+               std::shared_ptr<match::Filter> where) {
+                return self.serve(peer, incarnation, flow, least, std::move(where));
+            },
             "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none())
         .def("settle", &Publisher::settle)
         .def("settle_waiting", &Publisher::settle_waiting)
@@ -582,5 +585,6 @@ NB_MODULE(_core, m) {
         },
         "certificate"_a, "key"_a, "authority"_a);
     add_bench(m);
+    add_match(m);
     add_structures(m);
 }

@@ -341,7 +341,8 @@ class Bus(Owner):
         subscription is iterated. ``share``: the fraction of the schedule's period that it can count
         on. ``capacity`` events may wait; then publishers wait (``block``) or events are lost here
         (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells. ``where`` is a
-        filter on properties, applied by the publishers: comparisons joined by AND.
+        filter on properties, applied by the publishers: a condition of SQL-92, such as
+        ``price > 100 AND region IN ('EU', 'UK')``.
         """
         self._check_open()
         _refuse_broker(durable=durable, start=start, group=group)

@@ -279,7 +279,7 @@ class Interest:
             self._incarnation,
             self._subscribed.flow,
             self._subscribed.least_charge,
-            self.where.matches if self.where else None,
+            self.where.core if self.where else None,
         )
 
 
