@@ -299,7 +299,7 @@ NB_MODULE(_core, m) {
         .def("route", &Handle::route, "source"_a, "number"_a, "to"_a.none())
         .def("meter", &registration_meter_dict)
         .def("delays", &delay_dict)
-        .def("statistics", [](const Handle& self) { return registration_dict(self.registration(), &self.handler()); });
+        .def("statistics", &handle_dict);
 
     nb::class_<Inbox>(m, "InboxCore", nb::type_slots(inbox_slots), nb::is_weak_referenceable())
         .def("try_receive", [](Inbox& self) { return checked(self.try_receive()); })
@@ -480,6 +480,7 @@ NB_MODULE(_core, m) {
             "period"_a, "call"_a, "on_error"_a, "wants_event"_a)
         .def("_share_sum", [](NodeCore& self) { return self.node()->scheduler().shares(); })
         .def("_renewals", [](NodeCore& self) { return self.node()->scheduler().renewals(); })
+        .def("_schedule_usage", &usage_dict)
         .def("_schedule_refusal", [](NodeCore& self) { return self.node()->scheduler().refusal(); })
         .def("_set_on_event", [](NodeCore& self, nb::handle call) { self.set_on_event(shared(call)); },
              "call"_a.none())
@@ -534,6 +535,7 @@ NB_MODULE(_core, m) {
             d["missed"] = task.missed.load(std::memory_order_relaxed);
             d["longest_lateness"] = static_cast<double>(task.lateness.longest()) / 1e9;
             d["lateness"] = class_dict(task.lateness);
+            add_slices(d, {self.held_task()});
             return d;
         });
 
@@ -549,7 +551,9 @@ NB_MODULE(_core, m) {
         .def("settle_waiting", &Publisher::settle_waiting)
         .def_prop_ro("owes_large", &Publisher::owes_large)
         .def("leave", &Publisher::leave, "peer"_a, "flow"_a)
-        .def("close", [](Publisher& self, double drain) { self.close(seconds_to_ns(drain)); }, "drain"_a = 0.0)
+        .def("close", [](Publisher& self, double drain) {
+            if (!self.close(seconds_to_ns(drain))) throw nb::python_error();
+        }, "drain"_a = 0.0)
         .def("set_share", &Publisher::set_share, "share"_a)
         .def_prop_ro("active", &Publisher::active)
         .def("meter", [](const Publisher& self) {
@@ -565,6 +569,7 @@ NB_MODULE(_core, m) {
             d["lost"] = self.lost();
             d["waits"] = self.waits();
             d["targets"] = self.targets();
+            add_slices(d, self.task() ? Tasks{self.task()} : Tasks{});
             return d;
         });
 

@@ -71,7 +71,7 @@ Publisher::~Publisher() {
         new std::shared_ptr<Sender>(std::move(sender_));
         return;
     }
-    close();
+    close();  // raises nothing: there is nothing to wait for
 }
 
 bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
@@ -95,22 +95,30 @@ void Publisher::leave(std::uint16_t id, std::uint32_t flow) {
     }
 }
 
-void Publisher::close(Nanos drain) {
-    if (node_->forked() || closed_.exchange(true)) return;
-    if (sender_) {
+bool Publisher::close(Nanos drain) {
+    if (node_->forked() || closed_.exchange(true)) return true;
+    bool raised = false;
+    if (sender_ && drain > 0) {
         Released released;
         const Nanos until = now_ns() + drain;
         std::unique_lock lock(queue_mutex_);
-        while (!queue_.empty() && wait_until(room_, lock, until)) {
+        while (!queue_.empty() && !raised && now_ns() < until) {
+            wait_until(room_, lock, std::min(until, now_ns() + kLook));
+            if (released.interrupted() == nullptr) continue;
+            lock.unlock();
+            raised = (*released.interrupted())();
+            lock.lock();
         }
     }
     for (const auto& target : targets_.clear()) {
         target->left.store(true, std::memory_order_seq_cst);
         target->peer.wake();
     }
-    if (!sender_) return;
-    Released released;
-    node_->scheduler().forget(*sender_, kNever);  // those it waits for have left
+    if (sender_) {
+        Released released;
+        node_->scheduler().forget(*sender_, kNever);  // those it waits for have left
+    }
+    return !raised;
 }
 
 std::size_t Publisher::pending() {
@@ -305,6 +313,7 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
             std::lock_guard lock(queue_mutex_);  // held for moments only, by whoever
             full = queue_.size() >= capacity_;
         }
+        if (full) brimmed_.store(true, std::memory_order_relaxed);
         if (full && when_full_ == WhenFull::block) {
             if (!may_wait("publish()", "publish_async()")) return nullptr;
             waits_.fetch_add(1, std::memory_order_relaxed);

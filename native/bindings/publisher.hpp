@@ -56,8 +56,9 @@ class Publisher {
     // have no room, and then no more until they have.
     void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience);
     // With the interpreter's lock, which it lets go. What waits in a queue of its own is sent before, for
-    // at most so long.
-    void close(Nanos drain = 0);
+    // at most so long. False with an exception set when a signal handler raised meanwhile; it is closed all
+    // the same.
+    bool close(Nanos drain = 0);
     // Only with a queue of its own. False: there is not so much time left.
     bool set_share(double share) { return sender_ && node_->scheduler().set_share(*sender_, share); }
     bool active() const { return !closed_; }
@@ -117,6 +118,7 @@ class Publisher {
         explicit Sender(Publisher& publisher) : publisher_(publisher) {}
         bool run_slice(Nanos until) override { return publisher_.send_queued(until, *this); }
         std::uint64_t handled() const override { return sent_.load(std::memory_order_relaxed); }
+        bool filled() override { return publisher_.brimmed_.exchange(false, std::memory_order_relaxed); }
         bool stop_early() const { return outranked(); }
         std::atomic<std::uint64_t> sent_{0};
 
@@ -184,6 +186,8 @@ class Publisher {
     std::mutex queue_mutex_;
     std::condition_variable room_;
     std::deque<Queued> queue_;
+    // Somebody has found it full. Set by whoever publishes, taken by the thread that sends; a hint, relaxed.
+    std::atomic<bool> brimmed_{false};
     Gaps gaps_;  // before the next one that comes
     std::shared_ptr<Sender> sender_;
     std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};

@@ -156,7 +156,7 @@ class Subscription:
                 "and no service to predict from",
                 setting="handler",
             )
-        self._meters = Meters(self._core, self._began)
+        self._meters = Meters(self._core, self._began, self._bus.node._schedule_usage)
         return self._meters
 
     def predict(self) -> DelayModel:
@@ -187,8 +187,6 @@ class Subscription:
         if isinstance(self._core, Handle):
             delays = self._core.delays()
             counts.update({name: delays[name] for name in ("expired", "malformed", "missed")})
-            meter = self._core.meter()
-            counts.update(slices=int(meter["slices"]), overruns=int(meter["overruns"]))
         return counts
 
     @property

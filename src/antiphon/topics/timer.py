@@ -43,8 +43,9 @@ class Timer:
 
     def statistics(self) -> dict[str, Any]:
         """``calls``, ``failed``, ``late`` (begun over a tenth of a period, and over 1 ms, after
-        their time), ``missed``, ``longest_lateness`` in seconds, and the ``lateness`` of all calls
-        as counts by upper bound in nanoseconds."""
+        their time), ``missed``, ``longest_lateness`` in seconds, the ``lateness`` of all calls as
+        counts by upper bound in nanoseconds; ``slices``, its turns, and ``overruns`` of its
+        share."""
         return self._core.statistics()
 
     def close(self) -> None:
