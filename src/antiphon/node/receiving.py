@@ -60,11 +60,11 @@ class ReceiveFuture(Future[T]):
 
     def done(self) -> bool:
         """Takes a message if there is one: whoever holds this future has it then."""
-        if self._ended:
+        if self._ended():
             return True
         self._check_process()
         with self._lock:
-            if self._ended:
+            if self._ended():
                 return True
             try:
                 item: Any = self._core.try_receive()
@@ -82,10 +82,10 @@ class ReceiveFuture(Future[T]):
         return True
 
     def cancel(self) -> bool:
-        if self._ended or os.getpid() != self._process:
+        if self._ended() or os.getpid() != self._process:
             return False
         with self._lock:
-            if self._ended:
+            if self._ended():
                 return False
             what = self._inbox._what
             waiting = self._end(
@@ -97,7 +97,6 @@ class ReceiveFuture(Future[T]):
         self._tell(waiting)
         return True
 
-    @property
     def _ended(self) -> bool:
         return self._outcome is not None
 
@@ -171,7 +170,7 @@ class ReceiveFuture(Future[T]):
             came: asyncio.Future[None] = loop.create_future()
             mine = (loop, came)
             with self._lock:
-                if self._ended:
+                if self._ended():
                     break
                 self._waiting.append(mine)
             timer = None

@@ -202,8 +202,10 @@ class Bus(Owner):
             stack.callback(self._finder.close)
             if not self._owns_node:
                 stack.callback(self._control.close)
-                for one in (*subscriptions, *timers):
-                    stack.callback(one.close)
+                for subscription in subscriptions:
+                    stack.callback(subscription.close)
+                for timer in timers:
+                    stack.callback(timer.close)
             # First nobody sends to us any more, then what is here is handled, and only then is our
             # id free for another.
             try:
