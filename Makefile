@@ -32,7 +32,7 @@ LIBSTDCXX = $(shell $${CXX:-g++} -print-file-name=libstdc++.so.6)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test lint native-test python-test lab-test bench stress asan tsan tsan-stress clean
+.PHONY: build demo test lint native-build native-test python-test lab-test bench stress asan tsan tsan-stress clean
 
 build: $(VENV)/.built
 
@@ -49,9 +49,11 @@ lint: build
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-native-test: $(VENV)/.tools
+native-build: $(VENV)/.tools
 	$(configure) -B build/native -DCMAKE_BUILD_TYPE=RelWithDebInfo -DANTIPHON_TESTS=ON
 	$(BIN)/cmake --build build/native
+
+native-test: native-build
 	$(BIN)/ctest --test-dir build/native --output-on-failure -j $(JOBS)
 
 # All of them in two processes side by side; TESTS=... runs what it names, in one.
@@ -63,11 +65,15 @@ else
 endif
 
 # The lab's campaigns, protocols and loads: they keep the machine busy, and want it for themselves.
+# What the machine has may not skip, as in .ci/run; ANTIPHON_REQUIRE= asks for nothing.
 lab-test: build
-	$(BIN)/pytest tests/lab $(PYTEST_ARGS)
+	ANTIPHON_REQUIRE="$${ANTIPHON_REQUIRE-$$(.ci/components)}" $(BIN)/pytest tests/lab $(PYTEST_ARGS)
 
-stress: build
-	ANTIPHON_STRESS=full $(BIN)/pytest tests/stress -m stress --timeout=3600 $(PYTEST_ARGS)
+# Whatever has full counts, at full counts: the native tests, tests/stress, and all others that
+# take them (the marker is theirs by that). It wants the machine for itself.
+stress: build native-build
+	ANTIPHON_STRESS=full $(BIN)/ctest --test-dir build/native --output-on-failure -j $(JOBS)
+	ANTIPHON_STRESS=full $(BIN)/pytest tests -m stress --timeout=3600 $(PYTEST_ARGS)
 
 tsan: $(VENV)/.tools
 	$(configure) -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo \

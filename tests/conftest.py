@@ -62,7 +62,13 @@ def _need(component: str) -> None:
     pytest.skip(line)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # What has full counts is found by -m stress, wherever it is.
+    for item in items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        if "count" in getattr(item, "fixturenames", ()) and "count" not in given:
+            item.add_marker(pytest.mark.stress)
     # Spark starts in five seconds, and in minutes on a machine that others use as well.
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
@@ -96,7 +102,10 @@ def need() -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def count() -> Callable[[int, int], int]:
-    """``count(small, full)``: how often, in ``make test`` and in ``make stress``."""
+    """``count(small, full)``: how often, in ``make test`` and in ``make stress``.
+
+    Whatever takes it has the marker ``stress``, and is run by the latter.
+    """
     full = os.environ.get("ANTIPHON_STRESS") == "full"
     return lambda small, large: large if full else small
 
@@ -119,5 +128,5 @@ def spark() -> Iterator[SparkSession]:
     """One session for all tests of a run: it takes seconds to start."""
     from antiphon.pipeline.session import spark_session
 
-    with spark_session("local[2]", {"spark.sql.shuffle.partitions": "2"}, small=True) as session:
+    with spark_session("local[2]", {"spark.sql.shuffle.partitions": "1"}, small=True) as session:
         yield session

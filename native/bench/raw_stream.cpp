@@ -84,6 +84,19 @@ Descriptor accept_until(int fd, Nanos deadline) {
 
 double to_seconds(Nanos nanos) { return static_cast<double>(nanos) / 1e9; }
 
+// One chunk. The rest of one that was cut short is sent before the next: chunks stay whole.
+void send_chunk(int fd, std::span<const char> chunk) {
+    std::size_t offset = 0;
+    while (offset < chunk.size()) {
+        const ssize_t sent = ::send(fd, chunk.data() + offset, chunk.size() - offset, MSG_NOSIGNAL);
+        if (sent > 0) {
+            offset += static_cast<std::size_t>(sent);
+        } else if (sent < 0 && errno != EINTR) {
+            raise("send", errno == EAGAIN ? ETIMEDOUT : errno);
+        }
+    }
+}
+
 }  // namespace
 
 StreamResult raw_stream_send(const std::string& host, std::uint16_t port, std::size_t size,
@@ -101,17 +114,7 @@ StreamResult raw_stream_send(const std::string& host, std::uint16_t port, std::s
     const Nanos begin = now_ns();
     const Nanos deadline = begin + seconds_to_ns(seconds);
     while (true) {
-        // The rest of a chunk that was cut short is sent before the next: chunks stay whole.
-        std::size_t offset = 0;
-        while (offset < size) {
-            const ssize_t sent =
-                ::send(stream.get(), chunk.data() + offset, size - offset, MSG_NOSIGNAL);
-            if (sent > 0) {
-                offset += static_cast<std::size_t>(sent);
-            } else if (sent < 0 && errno != EINTR) {
-                raise("send", errno == EAGAIN ? ETIMEDOUT : errno);
-            }
-        }
+        send_chunk(stream.get(), chunk);
         bytes += size;
         unlooked += size;
         if (unlooked >= kBytesPerLook || ++calls >= kCallsPerLook) {
@@ -150,6 +153,90 @@ StreamResult raw_stream_receive(int fd, double seconds_max) {
         if (last >= deadline) break;
     }
     return {bytes, to_seconds(last - first)};
+}
+
+void raw_stream_write(int fd, std::span<const char> data, std::uint64_t count) {
+    if (data.empty()) throw std::invalid_argument("there is nothing to send");
+    for (; count > 0; --count) send_chunk(fd, data);
+}
+
+StreamReader::StreamReader(std::size_t size, std::uint8_t first, std::uint8_t mark, std::size_t head)
+    : size_(size), first_(first), mark_(mark), head_(head) {
+    if (size == 0) throw std::invalid_argument("size must be at least 1");
+    if (head == 0) throw std::invalid_argument("head must be at least 1");
+}
+
+// Where in a chunk a stream is.
+struct StreamReader::Place {
+    std::size_t at = 0;
+    bool marked = false;
+    std::vector<char> head;
+};
+
+void StreamReader::read(int fd) {
+    std::vector<char> buffer(kReceiveBytes);
+    Place place;
+    while (true) {
+        const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
+        if (got == 0) return;
+        if (got < 0) {
+            if (errno != EINTR && errno != EAGAIN) raise("recv");
+            continue;
+        }
+        StreamCounts found;
+        found.bytes = static_cast<std::uint64_t>(got);
+        found.last_ns = now_ns();
+        count(place, {buffer.data(), static_cast<std::size_t>(got)}, found);
+        add(found);
+    }
+}
+
+void StreamReader::count(Place& place, std::span<const char> data, StreamCounts& found) const {
+    while (!data.empty()) {
+        if (place.at == 0) {
+            const auto begin = static_cast<std::uint8_t>(data[0]);
+            place.marked = begin == mark_ && size_ >= head_;
+            if (!place.marked && begin != first_) ++found.wrong;
+        }
+        const std::size_t part = std::min(size_ - place.at, data.size());
+        if (place.marked && place.at < head_) {
+            const std::size_t more = std::min(part, head_ - place.at);
+            place.head.insert(place.head.end(), data.data(), data.data() + more);
+        }
+        place.at += part;
+        data = data.subspan(part);
+        if (place.at < size_) return;
+        place.at = 0;
+        ++found.messages;
+        if (place.marked) {
+            found.marked.insert(found.marked.end(), place.head.begin(), place.head.end());
+            const auto* when = reinterpret_cast<const char*>(&found.last_ns);
+            found.marked.insert(found.marked.end(), when, when + sizeof found.last_ns);
+            place.head.clear();
+        }
+    }
+}
+
+void StreamReader::add(const StreamCounts& found) {
+    const std::lock_guard lock(mutex_);
+    counts_.messages += found.messages;
+    counts_.bytes += found.bytes;
+    counts_.wrong += found.wrong;
+    counts_.last_ns = std::max(counts_.last_ns, found.last_ns);
+    const std::size_t row = head_ + sizeof(std::int64_t);
+    if (counts_.marked.size() < kMostHeld * row) {
+        counts_.marked.insert(counts_.marked.end(), found.marked.begin(), found.marked.end());
+    } else {
+        counts_.dropped += found.marked.size() / row;
+    }
+}
+
+StreamCounts StreamReader::take() {
+    const std::lock_guard lock(mutex_);
+    std::vector<char> marked = std::exchange(counts_.marked, {});
+    StreamCounts taken = counts_;
+    taken.marked = std::move(marked);
+    return taken;
 }
 
 }  // namespace antiphon::bench

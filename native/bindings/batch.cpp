@@ -92,7 +92,8 @@ PyObject* refuse_pickle(PyObject*, PyObject*) {
 
 PyMethodDef batch_methods[] = {
     {"to_arrow", batch_to_arrow, METH_NOARGS,
-     "The messages as a pyarrow.BinaryArray, without a copy. Needs pyarrow."},
+     "to_arrow($self)\n--\n\nThe messages as a pyarrow.BinaryArray, without a copy. Never blocks. Raises ConfigError "
+     "without pyarrow."},
     {"__reduce__", refuse_pickle, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -45,6 +45,34 @@ void add_bench(nb::module_& m) {
         },
         "fd"_a, "seconds_max"_a);
     m.def(
+        "raw_stream_write",
+        [](int fd, const nb::bytes& data, std::uint64_t count) {
+            const std::span<const char> view(data.c_str(), data.size());
+            Released released;
+            bench::raw_stream_write(fd, view, count);
+        },
+        "fd"_a, "data"_a, "count"_a);
+    nb::class_<bench::StreamReader>(m, "StreamReader")
+        .def(nb::init<std::size_t, std::uint8_t, std::uint8_t, std::size_t>(), "size"_a, "first"_a,
+             "mark"_a, "head"_a)
+        .def(
+            "read",
+            [](bench::StreamReader& reader, int fd) {
+                Released released;
+                reader.read(fd);
+            },
+            "fd"_a)
+        .def("take", [](bench::StreamReader& reader) {
+            bench::StreamCounts found;
+            {
+                Released released;
+                found = reader.take();
+            }
+            return nb::make_tuple(found.messages, found.bytes, found.wrong, found.last_ns,
+                                  found.dropped,
+                                  nb::bytes(found.marked.data(), found.marked.size()));
+        });
+    m.def(
         "raw_echo_call",
         [](int fd, std::size_t size, double seconds) {
             std::vector<std::int64_t> times;

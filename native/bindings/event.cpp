@@ -124,7 +124,9 @@ PyObject* event_repr(PyObject* self) {
 }
 
 PyMethodDef event_methods[] = {
-    {"decode", event_decode, METH_O, "The data as a message of this class. Raises ProtocolError when it is none."},
+    {"decode", event_decode, METH_O,
+     "decode($self, type, /)\n--\n\nThe data as a message of this class. Never blocks. Raises ProtocolError when it is "
+     "none."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -196,12 +198,6 @@ PyGetSetDef batch_attributes[] = {
 const char event_batch_doc[] = "A Batch of events of one topic, with what is known of each. Never blocks.";
 
 }  // namespace
-
-Reference event_properties(const EventView& view) {
-    if (view.head.properties == 0) return properties_of(nullptr);
-    Reference bytes = Reference::steal(PyBytes_FromStringAndSize(view.properties, view.head.properties));
-    return bytes ? properties_of(bytes.get()) : Reference{};
-}
 
 void set_event_hooks(Reference properties, Reference message) {
     Py_XSETREF(decode_properties, properties.release());

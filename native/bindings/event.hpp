@@ -13,8 +13,6 @@ bool add_event_types(PyObject* module);
 // What the Python side does for events: decode_properties(bytes) -> dict, decode(type, bytes) -> message.
 void set_event_hooks(Reference properties, Reference message);
 
-// What the publisher said of it, as a dict; null with an exception set.
-Reference event_properties(const EventView& view);
 // Null with an exception set. `topic` is a str.
 PyObject* make_event(const EventView& view, PyObject* topic, std::uint16_t source, std::uint32_t missed);
 // What a timer's function gets.

@@ -105,6 +105,35 @@ nb::dict registration_dict(const Registration& registration, const Handler* hand
     d["failed"] = handler ? handler->failed.load(std::memory_order_relaxed) : 0;
     d["calls"] = handler ? handler->calls.load(std::memory_order_relaxed) : 0;
     d["handler_ns"] = handler ? handler->busy_ns.load(std::memory_order_relaxed) : 0;
+    add_slices(d, {});
+    return d;
+}
+
+nb::dict handle_dict(const Handle& handle) {
+    nb::dict d = registration_dict(handle.registration(), &handle.handler());
+    add_slices(d, handle.tasks());
+    return d;
+}
+
+void add_slices(nb::dict& d, const Tasks& tasks) {
+    std::uint64_t slices = 0, overruns = 0;
+    for (const auto& task : tasks) {
+        slices += task->meter.slices.load(std::memory_order_relaxed);
+        overruns += task->meter.overruns.load(std::memory_order_relaxed);
+    }
+    d["slices"] = slices;
+    d["overruns"] = overruns;
+}
+
+nb::dict usage_dict(NodeCore& core) {
+    Scheduler& scheduler = core.node()->scheduler();
+    const Scheduler::Usage usage = scheduler.usage();
+    nb::dict d;
+    d["threads"] = scheduler.thread_count();
+    d["worked"] = static_cast<double>(usage.worked) / 1e9;
+    d["engaged"] = static_cast<double>(usage.engaged) / 1e9;
+    d["thread_lasted"] = static_cast<double>(usage.lasted) / 1e9;
+    d["thread_used"] = static_cast<double>(usage.used) / 1e9;
     return d;
 }
 
@@ -200,7 +229,7 @@ nb::dict delay_dict(const Handle& handle) {
 nb::list handle_list(NodeCore& core) {
     nb::list list;
     for (const auto& handle : core.handles()) {
-        nb::dict d = registration_dict(handle->registration(), &handle->handler());
+        nb::dict d = handle_dict(*handle);
         d["active"] = handle->active();
         list.append(d);
     }

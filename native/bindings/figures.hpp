@@ -17,7 +17,13 @@ using Tasks = std::vector<std::shared_ptr<const Task>>;
 nanobind::list peer_list(NodeCore& core);
 nanobind::dict counter_dict(NodeCore& core);
 nanobind::list handle_list(NodeCore& core);
+// How the scheduler's threads have spent their time, in seconds.
+nanobind::dict usage_dict(NodeCore& core);
+// Of a registration that no scheduler thread serves if there is no handler.
 nanobind::dict registration_dict(const Registration& registration, const Handler* handler);
+nanobind::dict handle_dict(const Handle& handle);
+// How often tasks had their turn, and overran it.
+void add_slices(nanobind::dict& d, const Tasks& tasks);
 // What the schedule has made of a registration; of all its tasks together.
 nanobind::dict meter_dict(const Tasks& tasks);
 nanobind::dict registration_meter_dict(const Handle& handle);

@@ -121,8 +121,10 @@ PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait
         return nullptr;
     }
     Nanos began = 0;
-    for (;;) {
+    for (std::uint64_t nudges = 0;;) {
         Reference source, data;
+        // Before looking: what another thread takes in hand afterwards ends the wait.
+        if (began != 0) nudges = registration_->queue->nudges();
         {
             Turn turn(*this);
             data = take(source);
@@ -140,6 +142,7 @@ PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait
         if (began == 0) {
             began = now;
             if (timeout != 0 && !may_wait("receive()", "receive_async() or 'async for'")) return nullptr;
+            if (timeout != 0) continue;  // looks again, knowing the nudges
         }
         const Nanos deadline = timeout < 0 ? kNever : began + seconds_to_ns(timeout);
         if (now >= deadline) {
@@ -148,16 +151,32 @@ PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait
                              " s; wait longer, or look whether anybody sends",
                          facts("{sd}", "waited", static_cast<double>(now - began) / kSecond));
         }
-        bool raised = false;
-        {
-            Released released;
-            Scheduler::Blocked blocked;
-            const Interrupted* interrupted = released.interrupted();
-            const Nanos until = interrupted ? std::min(deadline, now + 100 * kMillisecond) : deadline;
-            if (!registration_->queue->wait(until) && interrupted) raised = (*interrupted)();
-        }
-        if (raised) return nullptr;
+        if (!wait_until(deadline, now, nudges)) return nullptr;
     }
+}
+
+// For a moment on the main thread, where signals are to be seen. False with an exception set.
+bool Inbox::wait_until(Nanos deadline, Nanos now, std::uint64_t nudges) {
+    Released released;
+    Scheduler::Blocked blocked;
+    const Interrupted* interrupted = released.interrupted();
+    const Nanos until = interrupted ? std::min(deadline, now + 100 * kMillisecond) : deadline;
+    return registration_->queue->wait(until, &nudges) || !interrupted || !(*interrupted)();
+}
+
+bool Inbox::wait(std::uint64_t nudges, double timeout) {
+    if (node_->forked()) {
+        raise_forked();
+        return false;
+    }
+    const Nanos now = now_ns();
+    return wait_until(timeout < 0 ? kNever : now + seconds_to_ns(timeout), now, nudges);
+}
+
+void Inbox::nudge() {
+    if (node_->forked()) return;  // nobody waits here, and the queue's lock may be held for ever
+    Released released;
+    registration_->queue->nudge();
 }
 
 PyObject* Inbox::try_receive() {

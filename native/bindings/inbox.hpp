@@ -19,6 +19,12 @@ class Inbox {
     PyObject* receive_many(Py_ssize_t most, double timeout);
     // A message, or None; raises Closed once the inbox is closed.
     PyObject* try_receive();
+    // Waits until there may be something to take, the inbox is closed, or it was nudged since `nudges`
+    // was read. False with an exception set. Whoever waits for one thing of several: a message, or to be
+    // told that nobody wants it any more.
+    bool wait(std::uint64_t nudges, double timeout);
+    void nudge();
+    std::uint64_t nudges() const { return registration_->queue->nudges(); }
     void tell(std::shared_ptr<Completions> completions, std::uint64_t number);
     PyObject* next();  // for iteration: null without an exception once the inbox is closed
     bool close();  // false with an exception set, in a forked child
@@ -41,6 +47,7 @@ class Inbox {
     Reference event(const char* data, std::size_t size);
     PyObject* pair(Reference source, Reference data);
     PyObject* wait_and_take(double timeout, bool raise_when_closed, bool wait = true);
+    bool wait_until(Nanos deadline, Nanos now, std::uint64_t nudges);
 
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;

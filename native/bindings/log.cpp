@@ -3,10 +3,13 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 
 #include "base/wait.hpp"
 #include "bindings/python.hpp"
@@ -31,6 +34,8 @@ std::string_view view(const nb::bytes& bytes) { return {bytes.c_str(), bytes.siz
         Reference error = Reference::steal(
             PyObject_CallFunction(PyExc_OSError, "iss", failure.error, failure.what(), path.c_str()));
         if (error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+    } else if (failure.kind == log::Failure::Kind::closed) {
+        raise("Closed", failure.what(), facts("{ss}", "what", "store"));
     } else {
         raise("ConfigError", failure.what(), facts("{ssss}", "setting", "store", "value", path.c_str()));
     }
@@ -144,14 +149,15 @@ class Receipts : public log::Listener {
     void appended(std::uint64_t token, const log::Receipt& receipt) override {
         std::lock_guard lock(mutex_);
         done_.emplace(token, receipt);
-        if (--under_way_ == 0 || token == wanted_) changed_.notify_all();
+        if (--under_way_ == 0 || wanted_.contains(token)) changed_.notify_all();
     }
     // True: the receipt is there, and taken out.
     bool wait(std::uint64_t token, log::Receipt& receipt, Nanos until) {
         std::unique_lock lock(mutex_);
-        wanted_ = token;
+        const auto want = wanted_.insert(token);
         auto found = done_.find(token);
         while (found == done_.end() && wait_until(changed_, lock, until)) found = done_.find(token);
+        wanted_.erase(want);
         if (found == done_.end()) return false;
         receipt = found->second;
         done_.erase(found);
@@ -178,7 +184,8 @@ class Receipts : public log::Listener {
     std::condition_variable changed_;
     std::map<std::uint64_t, log::Receipt> done_;
     std::size_t under_way_ = 0;
-    std::uint64_t tokens_ = 0, wanted_ = 0;
+    std::uint64_t tokens_ = 0;
+    std::multiset<std::uint64_t> wanted_;  // tokens that somebody waits for: few
 };
 
 class LogAppender {
@@ -260,6 +267,7 @@ class LogReader {
 
     // One batch with an object per record; None: nothing came in time.
     nb::object read(double timeout) {
+        const Turn turn(*this);
         log::Batch batch;
         if (!next(batch, timeout)) return nb::none();
         nb::list records;
@@ -277,17 +285,20 @@ class LogReader {
     }
 
     // About so many bytes of records that follow each other, without an object for each: sequences, offsets
-    // and all data in one piece. None: nothing came in time.
+    // and all data in one piece; what was missed and what is damaged just before them. None: nothing came
+    // in time.
     nb::object read_packed(std::size_t bytes, double timeout) {
+        const Turn turn(*this);
         log::Batch batch;
         if (!next(batch, timeout)) return nb::none();
         std::vector<std::uint64_t> sequences;
         std::vector<std::int64_t> offsets{0};
         std::string data;
         const std::uint64_t missed = reader_->missed();
+        const std::string damage = reader_->damage();
         {
             Released released;
-            do {
+            while (true) {
                 log::RecordCursor cursor(batch);
                 log::Record record;
                 for (std::uint32_t i = 0; cursor.next(record); ++i) {
@@ -296,17 +307,42 @@ class LogReader {
                     data.append(record.data);
                     offsets.push_back(static_cast<std::int64_t>(data.size()));
                 }
-            } while (data.size() < bytes && reader_->next(batch, 0) == log::Read::batch && reader_->missed() == 0);
+                if (data.size() >= bytes || reader_->next(batch, 0) != log::Read::batch) break;
+                if (reader_->missed() != 0 || !reader_->damage().empty()) {
+                    held_ = batch;  // something lies between: it begins the next piece
+                    break;
+                }
+            }
         }
         const auto raw = [](const auto& all) { return nb::bytes(all.data(), all.size() * sizeof all[0]); };
-        return nb::make_tuple(raw(sequences), raw(offsets), to_bytes(data), missed);
+        return nb::make_tuple(raw(sequences), raw(offsets), to_bytes(data), missed, to_bytes(damage));
     }
 
     std::uint64_t position() const { return reader_->position(); }
 
    private:
+    // A wait lets the interpreter's lock go, and a reader is for one thread at a time.
+    class Turn {
+       public:
+        explicit Turn(LogReader& reader) : reader_(reader) {
+            if (reader.busy_.exchange(true)) {
+                raise("WouldBlock", "another thread reads with this reader; make one for each thread");
+                throw nb::python_error();
+            }
+        }
+        Turn(const Turn&) = delete;
+        ~Turn() { reader_.busy_.store(false); }
+
+       private:
+        LogReader& reader_;
+    };
+
     bool next(log::Batch& batch, double timeout) {
         check_alive(store_);
+        if (held_) {
+            batch = *std::exchange(held_, std::nullopt);
+            return true;
+        }
         log::Read read = log::Read::timeout;
         const bool ended = wait_patiently(timeout, [&](Nanos until) {
             read = reader_->next(batch, until);
@@ -325,6 +361,8 @@ class LogReader {
 
     Stores store_;
     std::unique_ptr<log::Reader> reader_;
+    std::optional<log::Batch> held_;  // read already, and given out next; its bytes are the reader's
+    std::atomic<bool> busy_{false};   // set and cleared by whoever reads; says no to anybody else
 };
 
 nb::list finding_list(const std::vector<log::Finding>& findings) {

@@ -13,6 +13,7 @@
 #include "bindings/feed.hpp"
 #include "bindings/inbox.hpp"
 #include "bindings/log.hpp"
+#include "bindings/match.hpp"
 #include "bindings/event.hpp"
 #include "bindings/figures.hpp"
 #include "bindings/node.hpp"
@@ -20,6 +21,7 @@
 #include "bindings/request.hpp"
 #include "bindings/structures.hpp"
 #include "bindings/subscription.hpp"
+#include "bindings/texts.hpp"
 #include "bindings/timer.hpp"
 
 namespace nb = nanobind;
@@ -157,6 +159,20 @@ PyObject* receive(PyObject* self, PyObject* const* arguments, Py_ssize_t count, 
     return guarded([&] { return inbox_of(self).receive(timeout); });
 }
 
+PyObject* receive_many(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    static const char* const expected[] = {"most", "timeout"};
+    PyObject* values[2] = {};
+    if (!read_arguments("receive_many", arguments, count, names, expected, 2, 2, values)) return nullptr;
+    if (values[0] == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "receive_many() needs how many at the most");
+        return nullptr;
+    }
+    const Py_ssize_t most = PyNumber_AsSsize_t(values[0], nullptr);
+    double timeout;
+    if ((most == -1 && PyErr_Occurred()) || !read_timeout(values[1], timeout)) return nullptr;
+    return guarded([&] { return inbox_of(self).receive_many(most, timeout); });
+}
+
 PyObject* inbox_next(PyObject* self) {
     return guarded([&] { return inbox_of(self).next(); });
 }
@@ -169,16 +185,17 @@ PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t, 
 }
 
 PyMethodDef node_methods[] = {
-    {"send", fast(send), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"try_send", fast(try_send), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"send_many", fast(send_many), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"send_packed", fast(send_packed), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"send", fast(send), METH_FASTCALL | METH_KEYWORDS, kSendText},
+    {"try_send", fast(try_send), METH_FASTCALL | METH_KEYWORDS, kTrySendText},
+    {"send_many", fast(send_many), METH_FASTCALL | METH_KEYWORDS, kSendManyText},
+    {"send_packed", fast(send_packed), METH_FASTCALL | METH_KEYWORDS, kSendPackedText},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot node_slots[] = {{Py_tp_methods, node_methods}, {0, nullptr}};
 
 PyMethodDef inbox_methods[] = {
-    {"receive", fast(receive), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"receive", fast(receive), METH_FASTCALL | METH_KEYWORDS, kReceiveText},
+    {"receive_many", fast(receive_many), METH_FASTCALL | METH_KEYWORDS, kReceiveManyText},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot inbox_slots[] = {
@@ -205,8 +222,32 @@ PyObject* publish(PyObject* self, PyObject* const* arguments, Py_ssize_t count, 
     return guarded([&] { return publisher_of(self).publish(values[0], values[1], values[2]); });
 }
 
+PyObject* publish_many(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    static const char* const expected[] = {"events", "ttl"};
+    PyObject* values[2] = {};
+    if (!read_arguments("publish_many", arguments, count, names, expected, 2, 2, values)) return nullptr;
+    if (values[0] == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "publish_many() needs the events");
+        return nullptr;
+    }
+    return guarded([&] { return publisher_of(self).publish_many(values[0], values[1]); });
+}
+
+PyObject* publish_packed(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    static const char* const expected[] = {"data", "offsets", "ttl"};
+    PyObject* values[3] = {};
+    if (!read_arguments("publish_packed", arguments, count, names, expected, 3, 3, values)) return nullptr;
+    if (values[0] == nullptr || values[1] == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "publish_packed() needs the data and the offsets");
+        return nullptr;
+    }
+    return guarded([&] { return publisher_of(self).publish_packed(values[0], values[1], values[2]); });
+}
+
 PyMethodDef publisher_methods[] = {
-    {"publish", fast(publish), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"publish", fast(publish), METH_FASTCALL | METH_KEYWORDS, kPublishText},
+    {"publish_many", fast(publish_many), METH_FASTCALL | METH_KEYWORDS, kPublishManyText},
+    {"publish_packed", fast(publish_packed), METH_FASTCALL | METH_KEYWORDS, kPublishPackedText},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot publisher_slots[] = {{Py_tp_methods, publisher_methods}, {0, nullptr}};
@@ -259,16 +300,18 @@ NB_MODULE(_core, m) {
         .def("route", &Handle::route, "source"_a, "number"_a, "to"_a.none())
         .def("meter", &registration_meter_dict)
         .def("delays", &delay_dict)
-        .def("statistics", [](const Handle& self) { return registration_dict(self.registration(), &self.handler()); });
+        .def("statistics", &handle_dict);
 
     nb::class_<Inbox>(m, "InboxCore", nb::type_slots(inbox_slots), nb::is_weak_referenceable())
-        .def(
-            "receive_many",
-            [](Inbox& self, Py_ssize_t most, nb::handle timeout) {
-                return checked(self.receive_many(most, timeout_of(timeout)));
-            },
-            "most"_a, "timeout"_a = nb::none())
         .def("try_receive", [](Inbox& self) { return checked(self.try_receive()); })
+        .def(
+            "wait",
+            [](Inbox& self, std::uint64_t nudges, nb::handle timeout) {
+                if (!self.wait(nudges, timeout_of(timeout))) throw nb::python_error();
+            },
+            "nudges"_a, "timeout"_a.none())
+        .def("nudge", &Inbox::nudge)
+        .def_prop_ro("nudges", &Inbox::nudges)
         .def("tell", [](Inbox& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },
              "door"_a, "number"_a)
         .def("close", [](Inbox& self) {
@@ -438,6 +481,7 @@ NB_MODULE(_core, m) {
             "period"_a, "call"_a, "on_error"_a, "wants_event"_a)
         .def("_share_sum", [](NodeCore& self) { return self.node()->scheduler().shares(); })
         .def("_renewals", [](NodeCore& self) { return self.node()->scheduler().renewals(); })
+        .def("_schedule_usage", &usage_dict)
         .def("_schedule_refusal", [](NodeCore& self) { return self.node()->scheduler().refusal(); })
         .def("_set_on_event", [](NodeCore& self, nb::handle call) { self.set_on_event(shared(call)); },
              "call"_a.none())
@@ -492,6 +536,7 @@ NB_MODULE(_core, m) {
             d["missed"] = task.missed.load(std::memory_order_relaxed);
             d["longest_lateness"] = static_cast<double>(task.lateness.longest()) / 1e9;
             d["lateness"] = class_dict(task.lateness);
+            add_slices(d, {self.held_task()});
             return d;
         });
 
@@ -499,19 +544,17 @@ NB_MODULE(_core, m) {
         .def(
             "serve",
             [](Publisher& self, std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least,
-               nb::handle where) { return self.serve(peer, incarnation, flow, least, shared(where)); },
+               std::shared_ptr<match::Filter> where) {
+                return self.serve(peer, incarnation, flow, least, std::move(where));
+            },
             "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none())
-        .def("publish_many", [](Publisher& self, nb::handle events, nb::handle ttl) {
-            return checked(self.publish_many(events.ptr(), ttl.ptr()));
-        }, "events"_a, "ttl"_a = nb::none())
-        .def("publish_packed", [](Publisher& self, nb::handle data, nb::handle offsets, nb::handle ttl) {
-            return checked(self.publish_packed(data.ptr(), offsets.ptr(), ttl.ptr()));
-        }, "data"_a, "offsets"_a, "ttl"_a = nb::none())
         .def("settle", &Publisher::settle)
         .def("settle_waiting", &Publisher::settle_waiting)
         .def_prop_ro("owes_large", &Publisher::owes_large)
         .def("leave", &Publisher::leave, "peer"_a, "flow"_a)
-        .def("close", [](Publisher& self, double drain) { self.close(seconds_to_ns(drain)); }, "drain"_a = 0.0)
+        .def("close", [](Publisher& self, double drain) {
+            if (!self.close(seconds_to_ns(drain))) throw nb::python_error();
+        }, "drain"_a = 0.0)
         .def("set_share", &Publisher::set_share, "share"_a)
         .def_prop_ro("active", &Publisher::active)
         .def("meter", [](const Publisher& self) {
@@ -527,6 +570,7 @@ NB_MODULE(_core, m) {
             d["lost"] = self.lost();
             d["waits"] = self.waits();
             d["targets"] = self.targets();
+            add_slices(d, self.task() ? Tasks{self.task()} : Tasks{});
             return d;
         });
 
@@ -547,6 +591,7 @@ NB_MODULE(_core, m) {
         },
         "certificate"_a, "key"_a, "authority"_a);
     add_bench(m);
+    add_match(m);
     add_structures(m);
     add_log(m);
 }

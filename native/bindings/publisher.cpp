@@ -71,65 +71,54 @@ Publisher::~Publisher() {
         new std::shared_ptr<Sender>(std::move(sender_));
         return;
     }
-    close();
+    close();  // raises nothing: there is nothing to wait for
 }
 
 bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
-                      Reference where) {
+                      std::shared_ptr<const match::Filter> where) {
     if (id == node_->id() && node_->find_peer(id) == nullptr) node_->add_peer(id, "");
     Peer* peer = node_->find_peer(id);
     if (peer == nullptr) return false;
-    for (const auto& [target, filter] : targets_) {
-        if (target->peer.id == id && target->flow.id.load(std::memory_order_relaxed) == flow &&
-            target->incarnation == incarnation) {
-            return true;
-        }
-    }
-    // Whether it is to have the last value: the filter looks at that one's properties.
-    bool owed = retains_;
-    if (owed && where) {
-        Reference properties = retained_properties_ ? Reference::share(retained_properties_.get())
-                                                    : Reference::steal(PyDict_New());
-        Reference verdict = Reference::steal(properties ? PyObject_CallOneArg(where.get(), properties.get()) : nullptr);
-        owed = verdict && PyObject_IsTrue(verdict.get()) == 1;
-        PyErr_Clear();
-    }
-    targets_.push_back({std::make_shared<Target>(*peer, node_->subscription_flow(*peer, incarnation, flow, least_charge),
-                                                 incarnation, static_cast<std::uint32_t>(random_u64()), owed),
-                        std::move(where)});
+    if (targets_.has(id, flow, incarnation)) return true;
+    targets_.add(std::make_shared<Target>(*peer, node_->subscription_flow(*peer, incarnation, flow, least_charge),
+                                          incarnation, static_cast<std::uint32_t>(random_u64()), std::move(where)),
+                 retains_);
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
     return true;
 }
 
 void Publisher::leave(std::uint16_t id, std::uint32_t flow) {
     if (node_->forked()) return;
-    std::erase_if(targets_, [&](const Served& served) {
-        const auto& target = served.target;
-        if (target->peer.id != id || target->flow.id.load(std::memory_order_relaxed) != flow) return false;
+    for (const auto& target : targets_.remove(id, flow)) {
         target->left.store(true, std::memory_order_seq_cst);
         target->peer.wake();
-        return true;
-    });
+    }
 }
 
-void Publisher::close(Nanos drain) {
-    if (node_->forked() || closed_.exchange(true)) return;
-    if (sender_) {
+bool Publisher::close(Nanos drain) {
+    if (node_->forked() || closed_.exchange(true)) return true;
+    bool raised = false;
+    if (sender_ && drain > 0) {
         Released released;
         const Nanos until = now_ns() + drain;
         std::unique_lock lock(queue_mutex_);
-        while (!queue_.empty() && wait_until(room_, lock, until)) {
+        while (!queue_.empty() && !raised && now_ns() < until) {
+            wait_until(room_, lock, std::min(until, now_ns() + kLook));
+            if (released.interrupted() == nullptr) continue;
+            lock.unlock();
+            raised = (*released.interrupted())();
+            lock.lock();
         }
     }
-    std::vector<Served> old;
-    old.swap(targets_);
-    for (const auto& [target, where] : old) {
+    for (const auto& target : targets_.clear()) {
         target->left.store(true, std::memory_order_seq_cst);
         target->peer.wake();
     }
-    if (!sender_) return;
-    Released released;
-    node_->scheduler().forget(*sender_, kNever);  // those it waits for have left
+    if (sender_) {
+        Released released;
+        node_->scheduler().forget(*sender_, kNever);  // those it waits for have left
+    }
+    return !raised;
 }
 
 std::size_t Publisher::pending() {
@@ -137,60 +126,12 @@ std::size_t Publisher::pending() {
     return queue_.size();
 }
 
-std::size_t Publisher::targets() const {
-    return static_cast<std::size_t>(
-        std::count_if(targets_.begin(), targets_.end(), [](const Served& served) { return !gone(*served.target); }));
-}
-
-bool Publisher::gone(const Target& target) {
-    if (target.left.load(std::memory_order_seq_cst) || target.flow.withdrawn.load(std::memory_order_seq_cst)) return true;
-    // Connected with another life of that node: the subscription was of the one before, or is not known
-    // there yet.
-    return target.peer.session.load(std::memory_order_seq_cst) != 0 &&
-           target.peer.incarnation.load(std::memory_order_seq_cst) != target.incarnation;
-}
-
-bool Publisher::filters() const {
-    return std::any_of(targets_.begin(), targets_.end(), [](const Served& one) { return static_cast<bool>(one.where); });
-}
-
-// Those whose filter lets it pass. A filter that fails lets nothing pass.
-bool Publisher::wanted(PyObject* properties, Chosen& chosen) {
-    if (!filters()) {
-        for (const auto& [target, where] : targets_) chosen.push_back(target);
-        return true;
-    }
-    // A filter is Python, and may change what we look at: our own list.
-    std::vector<std::pair<std::shared_ptr<Target>, Reference>> all;
-    for (const auto& [target, where] : targets_) all.emplace_back(target, Reference::share(where.get()));
-    Reference none;
-    for (const auto& [target, where] : all) {
-        if (where) {
-            if (properties == nullptr || properties == Py_None) {
-                if (!none) none = Reference::steal(PyDict_New());
-                if (!none) return false;
-                properties = none.get();
-            }
-            Reference verdict = Reference::steal(PyObject_CallOneArg(where.get(), properties));
-            if (!verdict) return false;
-            const int truth = PyObject_IsTrue(verdict.get());
-            if (truth < 0) return false;
-            if (truth == 0) continue;
-        }
-        chosen.push_back(target);
-    }
-    return true;
-}
-
-// For those who come later; and those who do not want this one are owed nothing any more.
-void Publisher::keep_properties(PyObject* properties, const Chosen& chosen) {
-    Reference copy;
-    if (properties != nullptr && properties != Py_None) copy = Reference::steal(PyDict_Copy(properties));
-    PyErr_Clear();  // a mapping that is no dict: looked at as if it had none
-    retained_properties_ = std::move(copy);
-    for (const auto& [target, where] : targets_) {
-        if (where && std::find(chosen.begin(), chosen.end(), target) == chosen.end()) target->owed = false;
-    }
+// Those whose filter lets it pass. With the interpreter's lock.
+Chosen Publisher::wanted(const Message& properties) {
+    if (!targets_.filters() && !retains_) return targets_.unfiltered();
+    Chosen chosen;
+    targets_.choose({properties.data, properties.size}, retains_, chosen);
+    return chosen;
 }
 
 Reference Publisher::encoded(PyObject* message) {
@@ -236,9 +177,7 @@ PyObject* Publisher::publish(PyObject* data, PyObject* properties, PyObject* ttl
         if (!encoded) return nullptr;
         said = {PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get()))};
     }
-    Chosen chosen;
-    if (!wanted(properties, chosen)) return nullptr;
-    if (retains_) keep_properties(properties, chosen);
+    const Chosen chosen = wanted(said);
     const Message message{static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)};
     return send(chosen, {{topic_, 0, 0, 0, 0, 0}, said, &message, 1, expires});
 }
@@ -255,8 +194,7 @@ bool Publisher::open() const {
 }
 
 bool Publisher::send_spans(const std::vector<Message>& spans, Nanos expires) {
-    Chosen chosen;
-    if (!wanted(nullptr, chosen)) return false;
+    const Chosen chosen = wanted({nullptr, 0});
     return Reference::steal(
                send(chosen, {{topic_, 0, 0, 0, 0, 0}, {nullptr, 0}, spans.data(), spans.size(), expires}))
         .get() != nullptr;
@@ -375,6 +313,7 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
             std::lock_guard lock(queue_mutex_);  // held for moments only, by whoever
             full = queue_.size() >= capacity_;
         }
+        if (full) brimmed_.store(true, std::memory_order_relaxed);
         if (full && when_full_ == WhenFull::block) {
             if (!may_wait("publish()", "publish_async()")) return nullptr;
             waits_.fetch_add(1, std::memory_order_relaxed);
@@ -461,7 +400,7 @@ bool Publisher::send_queued(Nanos until, Sender& sender) {
 // Everything that goes at once; what does not is left in `rest`. With the mutex.
 void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest) {
     for (const auto& target : targets) {
-        if (gone(*target)) continue;
+        if (target->gone()) continue;
         target->owed = false;  // this is newer than what it has not seen yet
         std::size_t done = 0, taken = 0;
         Attempt tried;
@@ -469,8 +408,8 @@ void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vec
             tried = attempt(*target, load, done, taken);
             done += taken;
             if (taken != 0 && origin_ != 0) target->flow.stalled.store(false, std::memory_order_relaxed);
-        } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !gone(*target));
-        if (done < load.count && !gone(*target)) rest.push_back({target.get(), done, tried});
+        } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !target->gone());
+        if (done < load.count && !target->gone()) rest.push_back({target.get(), done, tried});
     }
 }
 
@@ -500,14 +439,14 @@ Outcome Publisher::send_rest(const Load& load, std::vector<Rest>& rest, Nanos de
         }
         const Interrupted interrupted = [&] {
             raised = raised || (signalled && (*signalled)());
-            return raised || gone(target);
+            return raised || target.gone();
         };
         Node::Sending sending{target.peer, deadline, began};
         // It may have got room while others were waited for.
         std::size_t taken = 0;
         Attempt tried = attempt(target, load, one.done, taken);
         one.done += taken;
-        while (one.done < load.count && !gone(target)) {
+        while (one.done < load.count && !target.gone()) {
             Outcome ended;
             if (tried.status == Status::large) {
                 const EventHead head = head_at(load, one.done, target.number);
@@ -528,7 +467,7 @@ Outcome Publisher::send_rest(const Load& load, std::vector<Rest>& rest, Nanos de
             if (!ended.ok()) {
                 if (raised) {
                     outcome = ended;
-                } else if (gone(target)) {
+                } else if (target.gone()) {
                     break;
                 } else if (ended.code == Outcome::Code::unreachable) {
                     // One that cannot be reached is not the publisher's trouble: it will say so itself
@@ -574,11 +513,11 @@ bool Publisher::settle() {
                     &data,
                     1,
                     retained_->expires};
-    for (const auto& [target, where] : targets_) {
-        if (!target->owed || gone(*target)) continue;
+    targets_.each([&](const std::shared_ptr<Target>& target) {
+        if (!target->owed || target->gone()) return;
         if (load.expires != 0 && now_ns() >= load.expires) {
             target->owed = false;
-            continue;
+            return;
         }
         std::size_t taken = 0;
         const Attempt tried = attempt(*target, load, 0, taken);
@@ -591,7 +530,7 @@ bool Publisher::settle() {
         } else {
             all = false;
         }
-    }
+    });
     return all;
 }
 
@@ -599,9 +538,9 @@ void Publisher::settle_waiting() {
     if (node_->forked() || closed_.load()) return;
     owes_large_.store(false, std::memory_order_relaxed);
     Chosen owed;
-    for (const auto& [target, where] : targets_) {
-        if (target->owed && !gone(*target)) owed.push_back(target);
-    }
+    targets_.each([&](const std::shared_ptr<Target>& target) {
+        if (target->owed && !target->gone()) owed.push_back(target);
+    });
     Released released;
     // A relay has others to serve meanwhile.
     const Nanos began = now_ns(), deadline = began + (origin_ != 0 ? kLook : node_->options().send_timeout);
@@ -621,7 +560,7 @@ void Publisher::settle_waiting() {
     send_rest(load, rest, deadline, began, nullptr, at, left_over);
     if (origin_ == 0) return;
     for (const Rest& one : rest) {
-        if (one.done != 0 || gone(*one.target)) continue;
+        if (one.done != 0 || one.target->gone()) continue;
         one.target->owed = true;  // the next time
         --one.target->number;     // so nothing is missed
         owes_large_.store(true, std::memory_order_relaxed);

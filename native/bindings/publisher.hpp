@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/node.hpp"
+#include "bindings/targets.hpp"
 
 namespace antiphon::python {
 
@@ -38,12 +39,12 @@ class Publisher {
     ~Publisher();
 
     // A subscription of another node, or of this one: its flow there, what it charges at the least, and
-    // a callable that says from the properties whether it wants an event; null: all of them.
-    // Serving one again changes nothing. False: that node is not known.
+    // which events it wants; null: all of them. Serving one again changes nothing. False: that node is
+    // not known.
     bool serve(std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
-               Reference where);
+               std::shared_ptr<const match::Filter> where);
     void leave(std::uint16_t peer, std::uint32_t flow);
-    std::size_t targets() const;
+    std::size_t targets() const { return targets_.alive(); }
 
     // With the interpreter's lock. New references; null with an exception set.
     // A buffer or a message; properties and ttl may be null or None.
@@ -52,11 +53,12 @@ class Publisher {
     PyObject* publish_packed(PyObject* data, PyObject* offsets, PyObject* ttl);
     // Events that came from `origin`, as they are, and how many were lost before them. With the
     // interpreter's lock, which it lets go; on a scheduler thread. Waits at most so long for those that
-    // have no room, and then no more until they have. False with an exception set: a filter failed.
-    bool relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience);
+    // have no room, and then no more until they have.
+    void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience);
     // With the interpreter's lock, which it lets go. What waits in a queue of its own is sent before, for
-    // at most so long.
-    void close(Nanos drain = 0);
+    // at most so long. False with an exception set when a signal handler raised meanwhile; it is closed all
+    // the same.
+    bool close(Nanos drain = 0);
     // Only with a queue of its own. False: there is not so much time left.
     bool set_share(double share) { return sender_ && node_->scheduler().set_share(*sender_, share); }
     bool active() const { return !closed_; }
@@ -76,26 +78,6 @@ class Publisher {
     std::shared_ptr<Node> node() { return node_; }
 
    private:
-    // No Python in it: the last one to hold it may be a thread without the interpreter's lock.
-    struct Target {
-        Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_, bool owed_)
-            : peer(peer_), flow(flow_), incarnation(incarnation_), epoch(epoch_), owed(owed_) {}
-        Peer& peer;
-        OutFlow& flow;
-        const std::uint64_t incarnation;
-        const std::uint32_t epoch;
-        std::atomic<bool> left{false};  // it is served no longer
-        // With the publisher's turn:
-        std::uint32_t number = 1;   // of the next event
-        std::uint32_t bound = 0;    // the session in which the name was said
-        std::atomic<bool> owed;     // it has not seen the last value yet
-    };
-    struct Served {
-        std::shared_ptr<Target> target;
-        Reference where;  // null: it wants everything
-    };
-    using Chosen = std::vector<std::shared_ptr<Target>>;
-
     // What is to be published; the same for all targets.
     struct Load {
         EventHead head;
@@ -136,6 +118,7 @@ class Publisher {
         explicit Sender(Publisher& publisher) : publisher_(publisher) {}
         bool run_slice(Nanos until) override { return publisher_.send_queued(until, *this); }
         std::uint64_t handled() const override { return sent_.load(std::memory_order_relaxed); }
+        bool filled() override { return publisher_.brimmed_.exchange(false, std::memory_order_relaxed); }
         bool stop_early() const { return outranked(); }
         std::atomic<std::uint64_t> sent_{0};
 
@@ -143,7 +126,7 @@ class Publisher {
         Publisher& publisher_;
     };
 
-    bool wanted(PyObject* properties, Chosen& chosen);
+    Chosen wanted(const Message& properties);
     void lose(const Queued& event, Gaps& after);
     bool send_queued(Nanos until, Sender& sender);
     PyObject* enqueue(const Chosen& targets, Load load);
@@ -157,13 +140,11 @@ class Publisher {
     void send_within(const Load& load, std::vector<Rest>& alone, Nanos length);
     bool take_for_relay(std::size_t count, Nanos patience);
     void pass_up(std::size_t count);
-    bool filters() const;
     Passing passing(const Load& load, std::uint32_t number) const;
     EventHead head_at(const Load& load, std::size_t i, std::uint32_t number) const;
     static Message properties_at(const Load& load, std::size_t i);
     static Message data_at(const Load& load, std::size_t i);
     void retain(const Load& load);
-    void keep_properties(PyObject* properties, const Chosen& chosen);
     bool send_spans(const std::vector<Message>& spans, Nanos expires);
     bool open() const;
     // The bytes of a message; null with an exception set.
@@ -171,7 +152,6 @@ class Publisher {
     // When it is worth nothing any more; 0: never. False with an exception set.
     static bool read_ttl(PyObject* ttl, Nanos& expires);
     Attempt attempt(Target& target, const Load& load, std::size_t done, std::size_t& taken);
-    static bool gone(const Target& target);
     // Those that cannot have it now: asked for, and they see a gap.
     void pass_over(const Load& load, std::vector<Rest>& rest);
 
@@ -184,9 +164,7 @@ class Publisher {
     const std::uint16_t origin_;
     Reference encode_;  // properties to bytes
     Reference encode_message_;
-    // With the interpreter's lock:
-    std::vector<Served> targets_;
-    Reference retained_properties_;  // dict, or null
+    Targets targets_;
     std::atomic<bool> closed_{false};  // written with the interpreter's lock
     // Whose turn it is: of numbers and order. Held while somebody waits for credit, so nobody waits for
     // it with the interpreter's lock, and nobody for longer than his own deadline.
@@ -208,12 +186,14 @@ class Publisher {
     std::mutex queue_mutex_;
     std::condition_variable room_;
     std::deque<Queued> queue_;
+    // Somebody has found it full. Set by whoever publishes, taken by the thread that sends; a hint, relaxed.
+    std::atomic<bool> brimmed_{false};
     Gaps gaps_;  // before the next one that comes
     std::shared_ptr<Sender> sender_;
     std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};
     // Of relays: events that nobody could be given a gap for, because somebody else had the turn.
     std::atomic<std::uint32_t> owed_gap_{0};
-    std::uint64_t last_relayed_ = 0;  // sequence; with the interpreter's lock
+    std::uint64_t last_relayed_ = 0;  // sequence; of the one task that relays
 };
 
 }  // namespace antiphon::python

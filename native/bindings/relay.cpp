@@ -1,7 +1,6 @@
 // Events of somebody else on their way through a broker: `Publisher::relay` and what it needs.
 #include <algorithm>
 
-#include "bindings/event.hpp"
 #include "bindings/publisher.hpp"
 
 namespace antiphon::python {
@@ -15,37 +14,41 @@ constexpr Nanos kBriefly = 20 * kMillisecond, kMoment = 200 * kMillisecond;
 
 }  // namespace
 
-bool Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) {
-    if (node_->forked() || closed_) return true;
+void Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) {
+    if (node_->forked() || closed_) return;
     if (missed != 0) owed_gap_.fetch_add(missed, std::memory_order_relaxed);
-    Chosen chosen;
-    if (!filters() && !retains_) {
-        if (!wanted(nullptr, chosen)) return false;
+    if (!targets_.filters() && !retains_) {
+        const Chosen chosen = targets_.unfiltered();
+        Released released;
         relay_to(chosen, views.data(), views.size(), arrived, patience);
-        return true;
+        return;
     }
-    for (std::size_t at = 0; at < views.size(); ++at) {
-        const EventView& view = views[at];
+    Released released;
+    Chosen chosen, next;
+    const EventView* first = views.data();
+    std::size_t count = 0;
+    for (const EventView& view : views) {
         // A publisher that keeps its last event sends it again to whoever asks again, as a broker may.
         if (retains_ && view.head.sequence <= last_relayed_) continue;
         last_relayed_ = view.head.sequence;
-        Reference properties = event_properties(view);
-        if (!properties) {
-            // Nothing that a filter could look at; whoever has none gets it as it is.
-            PyErr_Clear();
-            properties = Reference::steal(PyDict_New());
+        targets_.choose({view.properties, view.head.properties}, retains_, next);
+        if (retains_) {  // it has to be kept before the next one is looked at
+            relay_to(next, &view, 1, arrived, patience);
+            if (closed_) return;
+            continue;
         }
-        chosen.clear();
-        if (!properties || !wanted(properties.get(), chosen)) {
-            sequence_.fetch_add(views.size() - at, std::memory_order_relaxed);
-            pass_up(views.size() - at);
-            return false;
+        // Those that follow each other to the same ones go together.
+        if (count != 0 && next != chosen) {
+            relay_to(chosen, first, count, arrived, patience);
+            if (closed_) return;
+            count = 0;
         }
-        if (retains_) keep_properties(properties.get(), chosen);
-        relay_to(chosen, &view, 1, arrived, patience);
-        if (closed_) return true;
+        if (count++ == 0) {
+            first = &view;
+            chosen.swap(next);
+        }
     }
-    return true;
+    if (count != 0) relay_to(chosen, first, count, arrived, patience);
 }
 
 // The turn, for a relay; false: these events are a gap for whoever comes next.
@@ -64,21 +67,18 @@ void Publisher::pass_up(std::size_t count) {
     dropped_.fetch_add(count, std::memory_order_relaxed);
 }
 
+// Without the interpreter's lock.
 void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived,
                          Nanos patience) {
-    Chosen all;  // a gap is everybody's
     const bool owes = owed_gap_.load(std::memory_order_relaxed) != 0;
-    if (owes) {
-        for (const auto& [target, where] : targets_) all.push_back(target);
-    }
-    Released released;
     const Load load{{}, {nullptr, 0}, nullptr, count, 0, views, arrived};
     sequence_.fetch_add(count, std::memory_order_relaxed);
+    if (targets.empty() && !owes && !retains_) return;  // nobody wants them, and nobody has to be told
     if (!take_for_relay(count, patience)) return;
     const Passed passed{*this};
     if (owes) {
         const std::uint32_t gap = owed_gap_.exchange(0, std::memory_order_relaxed);
-        for (const auto& target : all) target->number += gap;
+        for (const auto& target : targets_.everyone()) target->number += gap;  // a gap is everybody's
     }
     if (retains_) retain(load);
     std::vector<Rest> rest;
@@ -102,11 +102,11 @@ void Publisher::wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos p
         const Nanos first = hopeless ? kBriefly : std::min(patience, kMoment);
         send_within(load, alone, first);
         const bool reached = lost_.load(std::memory_order_relaxed) == lost;
-        if (alone[0].done < load.count && !hopeless && reached && patience > first && !gone(*one.target)) {
+        if (alone[0].done < load.count && !hopeless && reached && patience > first && !one.target->gone()) {
             Node::LongWait few(*node_);
             if (few) send_within(load, alone, patience - first);
         }
-        if (gone(*one.target)) continue;
+        if (one.target->gone()) continue;
         const std::uint64_t unsent = load.count - alone[0].done;
         one.target->number += static_cast<std::uint32_t>(unsent);
         flow.stalled.store(unsent != 0, std::memory_order_relaxed);

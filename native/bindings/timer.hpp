@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "base/histogram.hpp"
 #include "bindings/python.hpp"
@@ -18,6 +19,11 @@ class TimerTask : public Task, public Ticker {
     void tick(Nanos intended, std::uint64_t number, std::uint64_t skipped) override;
     bool run_slice(Nanos until) override;
     std::uint64_t handled() const override { return calls.load(std::memory_order_relaxed); }
+    // One deadline fits in: it was full if another has been missed.
+    bool filled() override {
+        const std::uint64_t now = missed.load(std::memory_order_relaxed);
+        return std::exchange(seen_missed_, now) != now;
+    }
 
     // Written by the thread that runs it, but `missed`, which the timers' thread writes too.
     std::atomic<std::uint64_t> calls{0}, failed{0}, late{0}, missed{0};
@@ -29,7 +35,7 @@ class TimerTask : public Task, public Ticker {
     std::atomic<Nanos> due_{0};  // set by the timers' thread, cleared by the one that runs it
     // Of that one: its number, and how many had been missed before it.
     std::uint64_t number_ = 0, missed_before_ = 0;
-    std::uint64_t told_missed_ = 0;
+    std::uint64_t told_missed_ = 0, seen_missed_ = 0;
     // With the interpreter's lock:
     Reference call_, on_error_;
     bool wants_event_ = false;

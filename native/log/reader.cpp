@@ -28,6 +28,11 @@ Reader::Reader(std::shared_ptr<Log> log, const Start& start) : log_(std::move(lo
     } else {
         seek();
     }
+    // In an empty log the place is known, whatever it was called: what is dropped before this reader comes
+    // to it was missed. Not so for a time.
+    if (!segment_ && start_.at != Start::At::time) {
+        start_ = {Start::At::sequence, std::max<std::uint64_t>(1, start_.sequence), 0};
+    }
 }
 
 void Reader::enter(std::shared_ptr<Segment> segment) {

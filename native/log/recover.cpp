@@ -40,6 +40,7 @@ class Recoverer {
         result_.topic = wanted_.topic;
         gather();
         drop_unused();
+        settle_names();
         for (std::size_t i = 0; i < candidates_.size(); ++i) {
             if (candidates_[i].wrong.empty()) {
                 take(i);
@@ -55,6 +56,7 @@ class Recoverer {
    private:
     void gather();
     void drop_unused();
+    void settle_names();
     void take(std::size_t i);
     void take_by_index(Segment& segment, const IndexFile& index);
     void take_by_survey(Segment& segment, File& file, std::uint64_t bound, bool last);
@@ -129,6 +131,15 @@ void Recoverer::drop_unused() {
         find(false, last.path, 0, "a segment that was being made; it holds nothing");
         if (wanted_.repair) disk_.unlink(last.path);
         candidates_.pop_back();
+    }
+}
+
+// A segment whose directory could not be synced was never used. If only the process died, it is found all
+// the same, and the log would go on behind it; were its name lost later, the log would fall back.
+void Recoverer::settle_names() {
+    if (!wanted_.repair || candidates_.empty()) return;
+    if (const int error = disk_.sync_directory(wanted_.directory)) {
+        throw Failure(Failure::Kind::disk, "cannot sync " + wanted_.directory + ": " + words(error), -error);
     }
 }
 

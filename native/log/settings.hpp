@@ -37,10 +37,10 @@ struct Now {
 };
 Now now();
 
-// A store or a log that cannot be opened.
+// A store or a log that cannot be opened, or a store that is closed.
 class Failure : public std::runtime_error {
    public:
-    enum class Kind { in_use, not_a_store, damaged, topic, disk };
+    enum class Kind { in_use, not_a_store, damaged, topic, disk, closed };
     Failure(Kind kind, const std::string& text, int error = 0)
         : std::runtime_error(text), kind(kind), error(error) {}
 

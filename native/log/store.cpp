@@ -150,6 +150,10 @@ std::shared_ptr<Log> Store::log(const std::string& topic) {
     }
     std::lock_guard opening(opening_);
     if (auto found = known()) return found;
+    {
+        std::lock_guard lock(mutex_);
+        if (closing_) throw Failure(Failure::Kind::closed, directory_ + " is closed");
+    }
     auto log = std::make_shared<Log>(topic, directory_ + "/topics/" + directory_of(topic), files_);
     Recovered found = recover(disk_, settings_, {log->directory(), topic, settings_.writable, false}, now());
     if (settings_.writable) {
@@ -329,6 +333,9 @@ void Store::step(Now at) {
 void Store::close() {
     std::call_once(closed_, [this] {
         {
+            // A log that is being opened is opened first, and ended with the others; no other is opened
+            // after that, since repairs are only ours to make while we hold the directory.
+            std::lock_guard opening(opening_);
             std::lock_guard lock(mutex_);
             closing_ = true;
             arrived_.notify_one();

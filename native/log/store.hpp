@@ -39,7 +39,8 @@ class Store {
     Store(const Store&) = delete;
 
     // The log of a topic; opening it may take as long as reading a segment. Throws Failure, also for a
-    // topic that is empty or longer than kLongestTopic. One that has no records yet takes no space.
+    // topic that is empty or longer than kLongestTopic, and once the store is closed for one that was not
+    // open. One that has no records yet takes no space.
     std::shared_ptr<Log> log(const std::string& topic);
     std::vector<std::string> topics() const;  // all that have a segment, in order; reads the directory
 

@@ -80,31 +80,36 @@ bool Node::apply_interests() {
     return any;
 }
 
-// In the fixed order: a connection is opened before it is read, read before it is written, and
-// control goes before data.
 void Node::apply(Peer& peer, std::uint8_t interests) {
-    if (interests & kConnect) connect(peer);
-    if ((interests & kReadBack) && peer.out) read_again(*peer.out);
-    if ((interests & kRead) && peer.in) read_again(*peer.in);
-    if (interests & kWriteBack) write_back(peer);
-    if (interests & kWrite) write_out(peer);
-    if (interests & kClose) {
-        if (peer.dialling) close_channel(peer.dialling);
-        if (peer.offering) close_channel(peer.offering);
-        if (peer.retry_timer != 0) selector_.cancel(std::exchange(peer.retry_timer, 0));
-        peer.looking_up.clear();
-        if (peer.in || peer.out) take_down(peer, "the peer was removed");
-        std::unique_lock lock(peer.mutex);
-        peer.removing = false;
-        const bool removed = !peer.known;  // and not added again
-        if (removed) {
-            peer.failure = removed_peer();
-            ++peer.failures;
+    in_order(interests, [&](Interest interest) {
+        switch (interest) {
+            case kConnect: return connect(peer);
+            case kReadBack: return peer.out ? read_again(*peer.out) : void();
+            case kRead: return peer.in ? read_again(*peer.in) : void();
+            case kWriteBack: return write_back(peer);
+            case kWrite: return write_out(peer);
+            case kClose: return forget(peer);
         }
-        lock.unlock();
-        peer.wake();
-        if (!removed && peer.waiters.load(std::memory_order_seq_cst) != 0) add_interest(peer, kConnect);
+    });
+}
+
+// The peer was removed, and may have been added again since.
+void Node::forget(Peer& peer) {
+    if (peer.dialling) close_channel(peer.dialling);
+    if (peer.offering) close_channel(peer.offering);
+    if (peer.retry_timer != 0) selector_.cancel(std::exchange(peer.retry_timer, 0));
+    peer.looking_up.clear();
+    if (peer.in || peer.out) take_down(peer, "the peer was removed");
+    std::unique_lock lock(peer.mutex);
+    peer.removing = false;
+    const bool removed = !peer.known;  // and not added again
+    if (removed) {
+        peer.failure = removed_peer();
+        ++peer.failures;
     }
+    lock.unlock();
+    peer.wake();
+    if (!removed && peer.waiters.load(std::memory_order_seq_cst) != 0) add_interest(peer, kConnect);
 }
 
 void Node::read_again(Channel& channel) {

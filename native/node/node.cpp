@@ -56,6 +56,11 @@ Scheduler::Hooks Node::scheduler_hooks() {
     hooks.wake_leader = [this] {
         if (Peer* peer = led_.load(std::memory_order_seq_cst)) peer->wake_leader();
     };
+    // Not warn(): that one counts, on the selector's thread.
+    hooks.refused = [this](const std::string& what) {
+        if (!on_event_) return;
+        on_event_({Event::Type::warning, 0, "the schedule of node " + std::to_string(id()) + ": " + what});
+    };
     return hooks;
 }
 

@@ -350,6 +350,7 @@ class Node {
     // links.cpp: connections, on the selector thread
     bool apply_interests();
     void apply(Peer& peer, std::uint8_t interests);
+    void forget(Peer& peer);
     void add_interest(Peer& peer, std::uint8_t interests);
     void connect(Peer& peer);
     void connect_for_peer(Peer& peer);

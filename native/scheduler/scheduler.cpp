@@ -86,8 +86,8 @@ void Scheduler::work(Worker& worker) {
     current_ = this;
     worker_ = &worker;
     prctl(PR_SET_NAME, "ap-scheduler");
-    std::unique_lock lock(mutex_);
     settle_in();
+    std::unique_lock lock(mutex_);
     while (!stopping_) {
         if (ready_.empty() && running_ == 0 && eager_ == nullptr) {
             // The last one to have worked stays awake for a moment: it is on a core, and its data in
@@ -125,6 +125,9 @@ void Scheduler::work(Worker& worker) {
         const bool charged = ready_.shared();
         task.yields_ = charged && task.share_ <= 0;
         if (task.yields_) ++humble_;
+        worker.charged = charged;
+        worker.away = 0;
+        if (charged) engage(1, now);
         urgent_.store(false, std::memory_order_relaxed);  // the best one was taken
         const Nanos until = now + (charged ? std::min(kSlice, ready_.allowance(task)) : kSlice);
         const Nanos waited = now - task.ready_since_;
@@ -149,7 +152,11 @@ void Scheduler::work(Worker& worker) {
         lock.lock();
         if (charged) {
             if (const Nanos overrun = ready_.charge(task, used); overrun > 0) task.meter.overran(overrun);
+            engage(-1, ended);
+            usage_.lasted += ended - now - worker.away;
+            usage_.used += used;
         }
+        worker.charged = false;
         worker.task = nullptr;
         --running_;
         if (task.yields_) --humble_;
@@ -182,24 +189,60 @@ void Scheduler::work(Worker& worker) {
     quiet_.notify_all();
 }
 
+// So many threads more, or fewer, are in slices that are charged.
+void Scheduler::engage(int change, Nanos now) {
+    now = std::max(now, changed_);  // whoever has ended a slice may have waited for the mutex
+    if (engaged_ != 0) {
+        usage_.worked += now - changed_;
+        usage_.engaged += engaged_ * (now - changed_);
+    }
+    changed_ = now;
+    engaged_ += change;
+}
+
+Scheduler::Usage Scheduler::usage() {
+    std::lock_guard lock(mutex_);
+    engage(0, now_ns());
+    return usage_;
+}
+
 // Priority and processors, as the schedule wants them. Where that is not permitted the thread works as
 // any other, and refusal() says so.
 void Scheduler::settle_in() {
+    std::string refusal;
     if (schedule_.fifo_priority > 0) {
         const sched_param parameters{schedule_.fifo_priority};
         if (const int error = pthread_setschedparam(pthread_self(), SCHED_FIFO, &parameters)) {
-            refusal_ = "SCHED_FIFO " + std::to_string(schedule_.fifo_priority) + " is not permitted here (" +
-                       std::generic_category().message(error) + "); it takes CAP_SYS_NICE or an rtprio limit";
+            refusal = "SCHED_FIFO " + std::to_string(schedule_.fifo_priority) + " is not permitted here (" +
+                      std::generic_category().message(error) + "); it takes CAP_SYS_NICE or an rtprio limit";
         }
     }
     if (!schedule_.cpus.empty()) {
         cpu_set_t set;
         CPU_ZERO(&set);
         for (const int cpu : schedule_.cpus) CPU_SET(cpu, &set);
-        if (const int error = pthread_setaffinity_np(pthread_self(), sizeof set, &set)) {
-            refusal_ = "these processors cannot be had: " + std::generic_category().message(error);
+        const int error = pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+        // Of several the system takes those that are there, and does not say which.
+        cpu_set_t got;
+        CPU_ZERO(&got);
+        if (error == 0) pthread_getaffinity_np(pthread_self(), sizeof got, &got);
+        std::string missing;
+        for (const int cpu : schedule_.cpus) {
+            if (!CPU_ISSET(cpu, &got)) missing += (missing.empty() ? "" : ", ") + std::to_string(cpu);
+        }
+        if (!missing.empty()) {
+            refusal += refusal.empty() ? "" : "; ";
+            refusal += "processor " + missing + " cannot be had here";
+            if (error != 0) refusal += " (" + std::generic_category().message(error) + "), so the threads run anywhere";
         }
     }
+    if (refusal.empty()) return;
+    {
+        std::lock_guard lock(mutex_);
+        if (!refusal_.empty()) return;
+        refusal_ = refusal;
+    }
+    hooks_.refused(refusal);
 }
 
 bool Scheduler::set_share(Task& task, double share) {
@@ -228,6 +271,11 @@ std::string Scheduler::refusal() {
 Scheduler::Blocked::Blocked() : scheduler_(current_) {
     if (scheduler_ == nullptr) return;
     std::lock_guard lock(scheduler_->mutex_);
+    if (worker_->charged) {
+        const Nanos now = now_ns();
+        scheduler_->engage(-1, now);
+        worker_->away -= now;
+    }
     worker_->blocked = true;
     --scheduler_->running_;
     ++scheduler_->blocked_;
@@ -245,6 +293,11 @@ Scheduler::Blocked::Blocked() : scheduler_(current_) {
 Scheduler::Blocked::~Blocked() {
     if (scheduler_ == nullptr) return;
     std::lock_guard lock(scheduler_->mutex_);
+    if (worker_->charged) {
+        const Nanos now = now_ns();
+        scheduler_->engage(1, now);
+        worker_->away += now;
+    }
     worker_->blocked = false;
     ++scheduler_->running_;
     --scheduler_->blocked_;

@@ -78,6 +78,9 @@ class Scheduler {
         std::function<bool(const std::function<bool()>& done)> lead = [](const auto&) { return false; };
         std::function<bool()> leads = [] { return false; };  // whether a thread waits so; any thread
         std::function<void()> wake_leader = [] {};  // it looks at done() again; any thread
+        // What the schedule asks for and the system does not permit; once, on the first thread that is
+        // refused something, with no lock held.
+        std::function<void(const std::string&)> refused = [](const std::string&) {};
     };
 
     Scheduler(int threads, int most_threads, Hooks hooks, Schedule schedule = {})
@@ -115,6 +118,15 @@ class Scheduler {
     // What a thread could not be given that the schedule asks for; empty when all is well.
     std::string refusal();
 
+    // How the threads have spent their time in slices, from the first share on: without one nothing is
+    // measured. Time in which a slice waits in one of our own calls is none of it.
+    struct Usage {
+        Nanos worked = 0;   // by the clock, with at least one thread in a slice
+        Nanos engaged = 0;  // the same for each of the threads, added up
+        Nanos lasted = 0, used = 0;  // of slices that have ended: by the clock, and of a processor
+    };
+    Usage usage();
+
     static bool on_scheduler_thread();
 
     // While this lives, the calling scheduler thread does not count as running.
@@ -141,6 +153,8 @@ class Scheduler {
         std::condition_variable wake;
         bool blocked = false;
         bool gone = false;
+        bool charged = false;  // the slice that it runs
+        Nanos away = 0;        // and how long that has been blocked
     };
 
     void enqueue(Task& task);
@@ -148,7 +162,8 @@ class Scheduler {
     void work(Worker& worker);
     void wake_one();    // with mutex_ held
     void add_worker();  // with mutex_ held
-    void settle_in();   // with mutex_ held
+    void settle_in();
+    void engage(int change, Nanos now);  // with mutex_ held
     bool may_enter(Nanos now) const;
 
     friend class Task;
@@ -163,6 +178,9 @@ class Scheduler {
     const Schedule schedule_;
     ReadyQueue ready_;
     std::string refusal_;
+    Usage usage_;
+    int engaged_ = 0;    // threads in slices that are charged
+    Nanos changed_ = 0;  // when that was last looked at
     std::deque<Worker> workers_;
     std::vector<std::shared_ptr<Task>> kept_;  // while they run
     Patience patience_;

@@ -163,6 +163,8 @@ bool TaskQueue::pop(Run& run, Slice& slice, std::vector<std::shared_ptr<Barrier>
         account(run, false);
     }
     slice.busy = true;
+    // There is something in it for others as well. Counted also when nobody waits: one may be about to.
+    if (run.size() > 1) wake_all();
     return true;
 }
 
@@ -185,15 +187,26 @@ std::vector<std::shared_ptr<Barrier>> TaskQueue::take_behind(Slice& slice, bool 
     return behind;
 }
 
-bool TaskQueue::wait(Nanos until) {
-    if (patience_.wait([this] { return !empty() || closed(); })) return !empty();
+bool TaskQueue::wait(Nanos until, const std::uint64_t* nudges) {
+    const auto nudged = [&] { return nudges != nullptr && this->nudges() != *nudges; };
+    if (patience_.wait([&] { return !empty() || closed() || nudged(); })) return !empty();
     std::unique_lock lock(mutex_);
     ++waiters_;
-    while (runs_.empty() && !closed()) {
+    while (runs_.empty() && !closed() && !nudged()) {
         if (!wait_until(filled_, lock, until)) break;
     }
     --waiters_;
     return !runs_.empty();
+}
+
+void TaskQueue::nudge() {
+    std::lock_guard lock(mutex_);
+    wake_all();
+}
+
+void TaskQueue::wake_all() {
+    nudges_.store(nudges_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    if (waiters_ != 0) filled_.notify_all();
 }
 
 void TaskQueue::close() {

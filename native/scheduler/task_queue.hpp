@@ -76,8 +76,13 @@ class TaskQueue {
     // For a slice that has several runs out at once: the marks that were reached, and whether it is
     // still busy.
     std::vector<std::shared_ptr<Barrier>> take_behind(Slice& slice, bool busy);
-    // Waits until there is something, the deadline, or close. True when there is something.
-    bool wait(Nanos until);
+    // Waits until there is something, the deadline, or close; with `nudges` also until there was one more
+    // nudge than that. True when there is something.
+    bool wait(Nanos until, const std::uint64_t* nudges = nullptr);
+    // Wakes everyone who waits: when a run was popped that others may take messages of too; and by whoever
+    // was woken by something and leaves without it.
+    void nudge();
+    std::uint64_t nudges() const { return nudges_.load(std::memory_order_acquire); }
     void finish(Run& run) { finish_(run); }
     // Wakes everyone; push() drops from now on.
     void close();
@@ -107,6 +112,7 @@ class TaskQueue {
     void cut_oldest(Run& run, std::vector<Run>& dropped);
     void pass_marks(std::vector<std::shared_ptr<Barrier>>& reached);
     bool reach(const std::shared_ptr<Barrier>& barrier);
+    void wake_all();  // with the lock
 
     const WhenFull when_full_;
     std::atomic<bool> brimmed_{false};
@@ -126,6 +132,9 @@ class TaskQueue {
     std::atomic<std::uint64_t> pending_{0}, pending_bytes_{0}, dropped_{0}, found_{0};
     std::atomic<std::size_t> runs_count_{0};
     std::atomic<bool> closed_{false};
+    // Written under mutex_. Read without it before somebody looks for messages and, having found none, waits:
+    // the acquire there pairs with the release of whoever popped a run meanwhile.
+    std::atomic<std::uint64_t> nudges_{0};
 };
 
 }  // namespace antiphon

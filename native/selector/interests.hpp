@@ -13,6 +13,8 @@
 
 namespace antiphon {
 
+// In the order in which they are applied: a connection is opened before it is read, read before it is
+// written, control goes before data, and nothing is done for one that was taken down.
 enum Interest : std::uint8_t {
     kConnect = 1,   // open a channel to send on
     kReadBack = 2,  // look at the back direction of the channel we send on
@@ -21,6 +23,14 @@ enum Interest : std::uint8_t {
     kWrite = 16,    // data waits in the ring
     kClose = 32,    // take the connection down
 };
+
+// Calls apply(interest) for each of a connection's interests, in their order.
+template <typename Apply>
+void in_order(std::uint8_t interests, Apply&& apply) {
+    for (unsigned left = interests; left != 0; left &= left - 1) {
+        apply(static_cast<Interest>(left & ~(left - 1)));
+    }
+}
 
 template <typename Connection>
 class InterestQueue {

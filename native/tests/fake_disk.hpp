@@ -22,7 +22,7 @@ class FakeDisk : public Disk {
     explicit FakeDisk(std::uint64_t seed) : random_(seed) { nodes_.emplace("/", std::make_shared<Node>()); }
 
     // How likely, of a thousand.
-    int fails_to_sync = 0, writes_short = 0;
+    int fails_to_sync = 0, fails_to_sync_directories = 0, writes_short = 0;
     // Bytes that still fit; a write that does not writes what does.
     std::uint64_t space = UINT64_MAX;
     // After so many more operations it answers nothing but errors, and does nothing.
@@ -75,7 +75,7 @@ class FakeDisk : public Disk {
         if (!alive()) return -EIO;
         if (!exists(path)) return -ENOENT;
         ++directory_syncs;
-        const bool fails = chance(fails_to_sync);
+        const bool fails = chance(std::max(fails_to_sync, fails_to_sync_directories));
         for (auto at = names_.begin(); at != names_.end();) {
             const bool settles = parent(at->first) == path && (!fails || chance(500));
             // After a failure the names that did not make it may still do, or be lost: they stay open.

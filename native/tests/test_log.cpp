@@ -534,7 +534,7 @@ TEST("whole segments are dropped by size, and a reader hears how many it missed"
     settings.keep_bytes = 20'000;
     Stepped one(disk, settings);
     const auto log = one.store->log("t");
-    Reader early(log, {});
+    Reader early(log, {}), first(log, {}), latest(log, {Start::At::latest, 0, 0});
     for (std::uint64_t i = 0; i < 10; ++i) one.append("t", block({numbered(i, 300)}));
     Batch batch;
     CHECK(early.next(batch, 0) == Read::batch);
@@ -544,6 +544,10 @@ TEST("whole segments are dropped by size, and a reader hears how many it missed"
     const All rest = read_all(early);
     CHECK(rest.missed > 300);
     CHECK_EQUAL(rest.missed + rest.records.size(), 499u);
+    for (Reader* waited : {&first, &latest}) {  // since before there was anything
+        const All all = read_all(*waited);
+        CHECK_EQUAL(all.missed + all.records.size(), 500u);
+    }
     const All cold = read_all(log, {Start::At::sequence, 2, 0});
     CHECK_EQUAL(cold.missed + cold.records.size(), 499u);
     CHECK_EQUAL(read_all(log).missed, 0u);  // the earliest there is was asked for

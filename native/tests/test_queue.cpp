@@ -391,6 +391,39 @@ TEST("a waiter wakes for a run, for its deadline, and for close") {
     CHECK(!box.queue.wait(kNever));
 }
 
+TEST("a waiter that has counted the nudges wakes for the next one, and for a run that holds more than one") {
+    Box box(WhenFull::block);
+    std::uint64_t before = box.queue.nudges();
+    box.queue.nudge();
+    CHECK(!box.queue.wait(kNever, &before));  // at once: it came before the wait
+    before = box.queue.nudges();
+    CHECK(!box.queue.wait(now_ns() + 5 * kMillisecond, &before));
+    std::atomic<int> woken{0};
+    std::thread waiter([&] {
+        CHECK(!box.queue.wait(kNever, &before));
+        woken.fetch_add(1);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK_EQUAL(woken.load(), 0);
+    box.queue.nudge();
+    waiter.join();
+
+    // Whoever looked before a run was popped, and waits only now, knows that there may be more in it.
+    TaskQueue::Slice slice;
+    box.queue.begin(slice);
+    for (const std::uint32_t count : {1u, 5u}) {
+        before = box.queue.nudges();
+        box.queue.push(make_run(count));
+        Run run;
+        CHECK(box.queue.pop(run, slice));
+        CHECK(!box.queue.wait(now_ns() + 5 * kMillisecond, &before));
+        CHECK_EQUAL(box.queue.nudges() != before, count > 1);
+        box.queue.finish(run);
+        box.queue.done(slice);
+    }
+    box.queue.end(slice);
+}
+
 TEST("waiting consumers miss no run, whoever pushes") {
     Box box(WhenFull::block, 1 << 20, 1 << 30);
     const std::uint64_t each = check::count(30'000, 1'000'000);

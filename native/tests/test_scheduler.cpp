@@ -134,6 +134,37 @@ TEST("a task that goes idle again and again is woken every time") {
     CHECK(scheduler.stop(kNever));
 }
 
+TEST("what the system does not permit is told once, without a lock, and the threads work all the same") {
+    Schedule schedule;
+    schedule.cpus = {1023};  // there is no such processor
+    std::atomic<int> told{0};
+    std::string text;
+    Scheduler* itself = nullptr;
+    Scheduler::Hooks hooks;
+    hooks.refused = [&](const std::string& what) {
+        text = what;
+        CHECK_EQUAL(itself->refusal(), what);  // takes the scheduler's lock
+        told.fetch_add(1);
+    };
+    Scheduler scheduler(4, 4, hooks, schedule);
+    itself = &scheduler;
+    Counter task(scheduler);
+    task.add(1000);
+    CHECK(scheduler.wait_idle(now_ns() + check::patience(20 * kSecond)));
+    CHECK(check::soon([&] { return told.load() == 1; }));
+    CHECK(scheduler.stop(kNever));
+    CHECK_EQUAL(told.load(), 1);
+    CHECK_EQUAL(task.plain, 1000);
+    CHECK_SAYS(text.find("processor 1023 cannot be had") != std::string::npos, text);
+
+    Scheduler plain(2, 2, {});
+    Counter other(plain);
+    other.add(10);
+    CHECK(plain.wait_idle(now_ns() + check::patience(20 * kSecond)));
+    CHECK_EQUAL(plain.refusal(), "");
+    CHECK(plain.stop(kNever));
+}
+
 TEST("many tasks run one thread at a time each, and all of them get their turn") {
     Scheduler scheduler(3, 8, {});
     constexpr std::size_t kTasks = 40;

@@ -594,6 +594,59 @@ TEST("overruns are counted, and paid for where there is a penalty") {
     CHECK_SAYS(got[1] < 0.8 * got[0], std::to_string(got[1]));  // 3 of 21
 }
 
+TEST("how many threads run at once, and for how much of it, is measured while somebody has a share") {
+    // Long against a slice, so that a second thread enters beside the first.
+    static constexpr Nanos kLong = 30 * kMillisecond;
+    struct Sleeper : Task {
+        bool run_slice(Nanos) override {
+            if (blocks) {
+                Scheduler::Blocked blocked;
+                std::this_thread::sleep_for(std::chrono::nanoseconds(kLong));
+            } else {
+                std::this_thread::sleep_for(std::chrono::nanoseconds(kLong));
+            }
+            return ++turns < 6;
+        }
+        std::atomic<int> turns{0};
+        bool blocks = false;
+    };
+    Scheduler scheduler(2, 8, {});
+    auto run = [&](bool blocks, double share) {
+        Sleeper one, other;
+        one.blocks = other.blocks = blocks;
+        CHECK(share == 0 || scheduler.set_share(one, share));
+        scheduler.notify(one);
+        scheduler.notify(other);
+        CHECK(check::soon([&] { return one.turns.load() == 6 && other.turns.load() == 6; }));
+        CHECK(scheduler.forget(one, kNever));
+        CHECK(scheduler.forget(other, kNever));
+    };
+    run(false, 0);
+    CHECK_EQUAL(scheduler.usage().worked, 0);
+    CHECK_EQUAL(scheduler.usage().engaged, 0);
+    CHECK_EQUAL(scheduler.usage().lasted, 0);
+    CHECK_EQUAL(scheduler.usage().used, 0);
+
+    const Nanos began = now_ns();
+    run(false, 0.5);
+    const Nanos elapsed = now_ns() - began;
+    const Scheduler::Usage slept = scheduler.usage();
+    CHECK(slept.worked <= elapsed);
+    CHECK(slept.worked >= 6 * kLong);
+    CHECK(slept.engaged <= 2 * slept.worked);
+    CHECK_SAYS(slept.engaged * 10 > slept.worked * 13, std::to_string(slept.engaged) + " of " + std::to_string(slept.worked));
+    CHECK(slept.lasted >= 12 * kLong);
+    CHECK(slept.used * 2 < slept.lasted);
+    CHECK_EQUAL(scheduler.usage().worked, slept.worked);  // nobody is at work
+
+    // Those who wait in our own calls are not at work either.
+    run(true, 0.5);
+    const Scheduler::Usage blocked = scheduler.usage();
+    CHECK_SAYS(blocked.lasted - slept.lasted < 6 * kLong, std::to_string(blocked.lasted - slept.lasted));
+    CHECK(blocked.engaged - slept.engaged < 6 * kLong);
+    CHECK(scheduler.stop(kNever));
+}
+
 TEST("no more can be given away than there is") {
     Scheduler scheduler(1, 1, {});
     std::vector<Idle> tasks(12);

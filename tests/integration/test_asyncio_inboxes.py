@@ -10,7 +10,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from antiphon import Closed, Inbox, Node, ReceiveTimeout
+from antiphon import Closed, Future, Inbox, Node, ReceiveTimeout, RequestCancelled, WouldBlock
 from integration.loops import Run, echo, pair, settle, soon, task
 from unit.node.pairs import HERE, KIND, THERE, Ping, numbered
 
@@ -166,5 +166,105 @@ def test_a_message_that_cannot_be_decoded_is_raised_and_the_next_is_received(run
             with pytest.raises(msgspec.DecodeError):
                 await inbox.receive_async(5)
             assert await inbox.receive_async(5) == (HERE, Ping(1))
+
+    run(main)
+
+
+# --- the future -----------------------------------------------------------------------------------
+
+
+def test_receive_async_returns_a_future_that_is_awaited_or_asked(run: Run) -> None:
+    async def main() -> None:
+        async with pair() as (here, there):
+            inbox = there.inbox(KIND)
+            future = inbox.receive_async()
+            assert isinstance(future, Future)
+            with pytest.raises(WouldBlock) as error:
+                future.result(1)
+            assert error.value.twin == "await"
+            asked = asyncio.to_thread(future.result, 20)
+            several = asyncio.gather(future, future, asked)
+            await settle()
+            await here.send_async(THERE, b"x", kind=KIND)
+            assert await several == [(HERE, b"x")] * 3
+            assert await future == (HERE, b"x")
+            assert future.result() == (HERE, b"x")
+            # Two messages for two futures, awaited in another order than they were made in.
+            first, second = inbox.receive_async(), inbox.receive_async()
+            for message in numbered(2):
+                await here.send_async(THERE, message, kind=KIND)
+            assert [await second, await first] == [(HERE, b"0"), (HERE, b"1")]
+
+    run(main)
+
+
+def test_a_cancelled_receive_loses_no_message(run: Run) -> None:
+    async def main() -> None:
+        async with pair() as (here, there):
+            inbox = there.inbox(KIND)
+            # By itself, by another thread, and with the task that awaits it.
+            mine = inbox.receive_async()
+            waiting = task(mine)
+            await settle()
+            assert mine.cancel()
+            with pytest.raises(RequestCancelled):
+                await waiting
+            theirs = inbox.receive_async()
+            waiting = task(theirs)
+            await settle()
+            assert await asyncio.to_thread(theirs.cancel)
+            with pytest.raises(RequestCancelled):
+                await waiting
+            awaited = inbox.receive_async()
+            waiting = task(awaited)
+            await settle()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with pytest.raises(RequestCancelled):  # nobody who gave it up is surprised by it later
+                await awaited
+            await here.send_async(THERE, b"x", kind=KIND)
+            assert await inbox.receive_async(10) == (HERE, b"x")
+
+    run(main)
+
+
+def test_a_task_that_is_cancelled_when_its_message_is_here_leaves_it(run: Run) -> None:
+    """Woken, and cancelled before its turn: the moment at which an eager future would lose it."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with pair() as (here, there):
+            inbox = there.inbox(KIND)
+            for number in range(50):
+                waiting = task(inbox.receive_async())
+                await settle()
+                await here.send_async(THERE, b"%d" % number, kind=KIND)
+                # Without a turn of the loop, in which the task could take it.
+                while inbox.pending == 0 and not waiting.done():
+                    time.sleep(0.0005)
+                if number % 2:
+                    loop.call_soon(waiting.cancel)
+                else:
+                    inbox._wake()
+                    waiting.cancel()
+                (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
+                if isinstance(outcome, asyncio.CancelledError):
+                    outcome = await inbox.receive_async(10)
+                assert outcome == (HERE, b"%d" % number)
+
+    run(main)
+
+
+def test_wait_for_gives_up_a_receive_and_the_next_one_gets_the_message(run: Run) -> None:
+    async def main() -> None:
+        async with pair() as (here, there):
+            inbox = there.inbox(KIND)
+            for number in range(20):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(inbox.receive_async(), 0.002)
+                await here.send_async(THERE, b"%d" % number, kind=KIND)
+                assert await asyncio.wait_for(inbox.receive_async(), 10) == (HERE, b"%d" % number)
+            assert inbox._waiting == set()
 
     run(main)

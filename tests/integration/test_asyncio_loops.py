@@ -96,7 +96,11 @@ def test_a_loop_that_is_closed_with_open_requests_harms_nobody(run: Run) -> None
             await here.request_async(THERE, b"x", kind=KIND)
 
         left: list[Any] = [loop.create_task(ask()) for _ in range(20)]
-        left.append(loop.create_task(inbox.receive_async()))
+
+        async def receive() -> None:
+            await inbox.receive_async()
+
+        left.append(loop.create_task(receive()))
         loop.run_until_complete(soon(lambda: here.statistics().requests_open == 20))
         for each in left:
             each._log_destroy_pending = False
@@ -174,7 +178,11 @@ def wait_for_ctrl_c(control: Control, loop: str) -> None:
 
                 for number in range(10):
                     group.create_task(ask(number))
-                group.create_task(inbox.receive_async())
+
+                async def receive() -> None:
+                    await inbox.receive_async()
+
+                group.create_task(receive())
                 while len(begun) < 10:
                     await asyncio.sleep(0.001)
                 control.tell("ready")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -62,6 +63,29 @@ def test_an_async_batch_handler_is_a_config_error(kind: Any) -> None:
     with pytest.raises(ConfigError, match="batch"):
         node.on(kind, echo, batch=True)
     node.on(kind, Heard())  # the kind is still free
+
+
+def test_async_with_ends_a_registration_and_the_loop_goes_on_meanwhile(run: Run) -> None:
+    async def main() -> None:
+        entered, goes_on = threading.Event(), threading.Event()
+
+        def hold(source: int, data: bytes) -> None:
+            entered.set()
+            assert goes_on.wait(20)
+
+        async with pair() as (here, there):
+            async with there.on(KIND, hold):
+                await here.send_async(THERE, b"x", kind=KIND)
+                await soon(entered.is_set)
+                # Leaving waits for the handler, and the handler for something that the loop does.
+                asyncio.get_running_loop().call_soon(goes_on.set)
+            there.on(KIND, echo)  # the kind is free
+            async with there.on(OTHER, echo):
+                assert await here.request_async(THERE, b"x", kind=OTHER) == b"x"
+            with pytest.raises(UnknownKind):
+                await here.request_async(THERE, b"x", kind=OTHER)
+
+    run(main)
 
 
 def test_a_kind_has_one_registration_of_any_sort(run: Run) -> None:

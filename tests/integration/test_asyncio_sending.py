@@ -12,17 +12,22 @@ import pytest
 
 from antiphon import (
     Closed,
+    ConfigError,
+    Future,
     MessageTooLarge,
     Node,
     NodeConfig,
+    PeerUnreachable,
     QueueFull,
     RequestCancelled,
     SendTimeout,
+    UnknownPeer,
+    WouldBlock,
 )
 from antiphon.node import later
 from antiphon.node.later import Later
 from integration.loops import LARGE, Gated, Run, echo, never_within, pair, settle, soon, task
-from unit.node.pairs import HERE, KIND, OTHER, THERE, Heard, numbered, pattern, to
+from unit.node.pairs import HERE, KIND, OTHER, THERE, Heard, Ping, numbered, pattern, to
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,6 +90,75 @@ def test_large_messages_go_both_ways(run: Run) -> None:
             for body in bodies:
                 assert await inbox.receive_async(5) == (HERE, body)
             await asyncio.gather(*sends)
+
+    run(main)
+
+
+def test_send_async_to_several_goes_to_each_and_names_all_that_failed(run: Run) -> None:
+    async def main() -> None:
+        heard, other = Heard(), Heard()
+        async with pair() as (here, there), Node(3) as three:
+            here.add_peer(3, three.address)
+            there.on(KIND, heard)
+            three.on(KIND, other)
+            future = here.send_async([THERE, 3], b"x", kind=KIND)
+            assert isinstance(future, Future)
+            assert await future is None
+            assert await here.send_async(iter((THERE, 3)), b"y", kind=KIND) is None
+            there.on(Ping, lambda source, message: heard(source, message.seq))
+            three.on(Ping, lambda source, message: other(source, message.seq))
+            await here.send_async({THERE, 3}, Ping(1))
+            await here.send_async([], b"nobody", kind=KIND)
+            await here.flush_async()
+            assert heard.data == other.data == [b"x", b"y", 1]
+            # One that is not known, one that nobody answers to, and one that gets it all the same.
+            here.add_peer(9, "tcp://127.0.0.1:9")
+            future = here.send_async([8, THERE, 9], b"z", kind=KIND)
+            for _ in range(2):
+                with pytest.raises(UnknownPeer) as error:
+                    await future
+                assert {peer: type(one) for peer, one in error.value.failed.items()} == {
+                    8: UnknownPeer,
+                    9: PeerUnreachable,
+                }
+            assert future.done()
+            assert isinstance(future.exception(), UnknownPeer)
+            await here.flush_async()
+            assert heard.data[3:] == [b"z"]
+            with pytest.raises(ConfigError):
+                here.send_async([THERE], b"without a kind")  # type: ignore[call-overload]
+
+    run(main)
+
+
+def test_send_async_to_several_is_cancelled_and_asked_as_one(run: Run) -> None:
+    async def main() -> None:
+        async with pair(NodeConfig(send_timeout=30)) as (here, there), Node(3) as three:
+            here.add_peer(3, three.address)
+            inboxes = [node.inbox(KIND, capacity=1) for node in (there, three)]
+            await here.send_async([THERE, 3], b"fills", kind=KIND)
+            future = here.send_async([THERE, 3], b"waits", kind=KIND)
+            with pytest.raises(WouldBlock):
+                future.result()
+            waiting = task(future)
+            await settle()
+            assert not future.done()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert future.done()
+            with pytest.raises(RequestCancelled) as error:
+                await future
+            assert sorted(error.value.failed) == [THERE, 3]
+            # Those that wait behind it are sent in their turn; a thread may ask for them.
+            future = here.send_async([THERE, 3], b"last", kind=KIND)
+            asked = asyncio.to_thread(future.result, 20)
+            for inbox in inboxes:
+                got = [(await inbox.receive_async(20))[1] for _ in range(2)]
+                while got[-1] != b"last":  # what was cancelled may have been on its way
+                    got.append((await inbox.receive_async(20))[1])
+                assert got[0] == b"fills"
+            assert await asked is None
 
     run(main)
 

@@ -272,6 +272,47 @@ def test_subscriptions_with_other_filters_get_each_their_own(broker: Broker) -> 
         assert stays(broker, *heard.values(), local) == [100, 100, 100, 10]
 
 
+@pytest.mark.parametrize("others", [0, 60], ids=["few", "many"])
+def test_a_filter_means_the_same_through_a_broker(broker: Broker, others: int) -> None:
+    """With many of them the broker looks them up, and does not ask each."""
+    wheres = {
+        "price > 100 AND region IN ('EU', 'UK')": [1, 2, 3],
+        "price * qty >= 500 OR region LIKE 'U_'": [3, 4, 5],
+        "price BETWEEN 50 AND 150 AND NOT gift": [0, 1],
+        "qty IS NULL": [2, 6],
+        "price / qty > 20": [1, 3, 4, 5],
+    }
+    events: list[dict[str, Any]] = [
+        {"price": 90, "region": "EU", "qty": 5, "gift": False},
+        {"price": 110, "region": "EU", "qty": 4, "gift": False},
+        {"price": 110, "region": "EU", "gift": True},
+        {"price": 250.0, "region": "UK", "qty": 2, "gift": True},
+        {"price": 500, "region": "US", "qty": 1, "gift": True},
+        {"price": 50, "region": "UK", "qty": 2, "gift": True},
+        {},
+    ]
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        heard = {where: Events() for where in wheres}
+        for where, handler in heard.items():
+            there.subscribe("orders/*", handler, where=where)
+        more = [there.subscribe("orders/eu", where=f"price = {n}") for n in range(others)]
+        everything = Events()
+        there.subscribe("**", everything)
+        settled(broker, subscriptions=len(wheres) + others + 1)
+        publisher = here.publisher("orders/eu")
+        serves(publisher)
+        for number, properties in enumerate(events):
+            publisher.publish(b"%d" % number, properties)
+        everything.wait(len(events))
+        for where, wanted in wheres.items():
+            assert heard[where].wait(len(wanted)) == [b"%d" % number for number in wanted], where
+            assert set(heard[where].missed) == {0}
+        for one in more[51:]:
+            assert one.pending == 0
+        if others:
+            assert more[50].receive(PATIENCE).data == b"5"
+
+
 def test_a_client_gets_its_own_events_once_and_none_comes_back(broker: Broker) -> None:
     own, second, other = Events(), Events(), Events()
     with Bus(broker.address) as here, Bus(broker.address) as there:

@@ -119,6 +119,28 @@ def test_what_is_made_before_the_bus_is_started_is_there_when_it_is(channel: str
         assert events.wait(1) == [b"x"]
 
 
+def test_one_topic_more_is_told_without_all_the_others(channel: str) -> None:
+    """By what goes over the connection; three thousand names take over sixty thousand bytes."""
+
+    def told(bus: Bus, names: int) -> int:
+        """Bytes to the other bus, once that knows so many topics."""
+        eventually(lambda: len(other.topics()) == names, PATIENCE, f"{names} topics are known")
+        (connection,) = (one for one in bus.node.connections() if one.id == other.node.id)
+        return connection.bytes_out
+
+    with Bus(channel) as bus, Bus(channel) as other:
+        publishers = [bus.publisher(f"plant/{number:06}/temp") for number in range(MANY)]
+        everything = told(bus, MANY)
+        assert everything > 20 * MANY
+        publishers.append(bus.publisher("plant/one/more"))
+        after = told(bus, MANY + 1)
+        publishers.pop(0).close()
+        last = told(bus, MANY)
+    # Signs of life of the connection are a few bytes each.
+    assert after - everything < 1000
+    assert last - after < 1000
+
+
 def test_channels_with_other_names_have_nothing_to_do_with_each_other(channel: str) -> None:
     ours, theirs = Events(), Events()
     with Bus(channel) as here, Bus(channel) as there, Bus("local://other") as stranger:

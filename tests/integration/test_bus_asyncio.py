@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
-from antiphon import Closed, ConfigError, ReceiveTimeout, WouldBlock
+from antiphon import Closed, ConfigError, Future, ReceiveTimeout, RequestCancelled, WouldBlock
 from antiphon.topics import Bus, Event
 from integration.buses import PATIENCE
-from integration.loops import Run, soon
+from integration.loops import Run, settle, soon, task
 from unit.node.pairs import failures, numbered
 
 pytestmark = pytest.mark.timeout(60)
@@ -50,15 +51,73 @@ def test_receive_async_times_out_and_ends_when_the_subscription_is_closed(
             subscription = bus.subscribe("a")
             with pytest.raises(ReceiveTimeout):
                 await subscription.receive_async(0.05)
-            waiting = asyncio.create_task(subscription.receive_async())
+            waiting = task(subscription.receive_async())
             await asyncio.sleep(0)
             await bus.publisher("a").publish_async(b"x")
             assert (await waiting).data == b"x"
-            waiting = asyncio.create_task(subscription.receive_async(PATIENCE))
+            waiting = task(subscription.receive_async(PATIENCE))
             await asyncio.sleep(0)
             subscription.close()
             with pytest.raises(Closed):
                 await waiting
+
+    run(main)
+
+
+def test_receive_async_returns_a_future_and_a_cancelled_one_loses_no_event(
+    channel: str, run: Run
+) -> None:
+    async def main() -> None:
+        async with Bus(channel) as bus:
+            subscription, publisher = bus.subscribe("a"), bus.publisher("a")
+            future = subscription.receive_async()
+            assert isinstance(future, Future)
+            with pytest.raises(WouldBlock):
+                future.result()
+            waiting = task(future)
+            await settle()
+            assert future.cancel()
+            with pytest.raises(RequestCancelled):
+                await waiting
+            await publisher.publish_async(b"x")
+            asked = subscription.receive_async(PATIENCE)
+            assert (await asyncio.to_thread(asked.result)).data == b"x"
+            handled = bus.subscribe("a", lambda event: None)
+            with pytest.raises(ConfigError):
+                handled.receive_async()
+
+    run(main)
+
+
+def test_async_with_ends_publishers_subscriptions_and_timers(channel: str, run: Run) -> None:
+    """Without stopping the loop, which here a function needs that closing has to wait for."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        entered, goes_on = threading.Event(), threading.Event()
+
+        def hold(event: Event) -> None:
+            entered.set()
+            assert goes_on.wait(PATIENCE)
+
+        async with Bus(channel) as bus:
+            async with bus.publisher("a") as publisher, bus.subscribe("a") as reader:
+                await publisher.publish_async(b"x")
+                assert (await reader.receive_async(PATIENCE)).data == b"x"
+            assert reader.closed
+            with pytest.raises(Closed):
+                publisher.publish(b"y")
+            async with bus.subscribe("b", hold) as handled:
+                await bus.publisher("b").publish_async(b"x")
+                await soon(entered.is_set, "it runs", PATIENCE)
+                loop.call_soon(goes_on.set)  # which only a loop that goes on does
+            assert handled.closed
+            entered.clear()
+            goes_on.clear()
+            async with bus.every(0.01, hold) as timer:
+                await soon(entered.is_set, "it runs", PATIENCE)
+                loop.call_soon(goes_on.set)
+            assert not timer.active
 
     run(main)
 

@@ -32,6 +32,8 @@ PROPERTIES: list[dict[str, Any]] = [
     {"site": "a", "temp": math.nan, "on": True},
     {},
 ]
+WITHOUT = len(PROPERTIES)
+"""The event after those, which has no properties."""
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,16 @@ PROPERTIES: list[dict[str, Any]] = [
         ("on = FALSE", [5]),
         ("nothing = 1", []),
         ("SITE = 'A'", []),
+        ("site = 'B' OR temp > 30", [0, 2, 5]),
+        ("site IN ('B', 'it''s')", [2, 6]),
+        ("site NOT IN ('A', 'a')", [2, 6]),
+        ("temp BETWEEN 31 AND 40", [0, 2]),
+        ("temp + 10 < 45 AND on", [0, 1, 6]),
+        ("site LIKE '_' AND NOT site LIKE 'A%'", [2, 7]),
+        ("temp IS NULL", [3, 7, 8, WITHOUT]),
+        ("site IS NOT NULL AND temp IS NULL", [3, 7]),
+        ("NOT on", [5]),
+        ("temp / 0 IS NULL OR site = 'A'", [*range(9), WITHOUT]),
     ],
 )
 def test_a_filter_lets_pass_what_it_says(channel: str, where: str, wanted: list[int]) -> None:
@@ -62,7 +74,7 @@ def test_a_filter_lets_pass_what_it_says(channel: str, where: str, wanted: list[
         serves(publisher, 2)
         for number, properties in enumerate(PROPERTIES):
             publisher.publish(b"%d" % number, properties)
-        publisher.publish(b"without")
+        publisher.publish(b"%d" % WITHOUT)
         everything.wait(len(PROPERTIES) + 1)
         here.node.flush(PATIENCE)
         assert subscription.statistics()["messages"] == len(wanted)
@@ -164,6 +176,34 @@ def test_subscriptions_with_other_filters_get_each_their_own(channel: str) -> No
             assert events.wait(100) == numbered(300)[offset::3]
             assert set(events.missed) == {0}
         assert local.wait(10) == numbered(300)[290:]
+
+
+def test_very_many_subscriptions_with_filters_get_each_their_own(channel: str) -> None:
+    """More than are asked one by one: they are looked up."""
+    with Bus(channel) as here, Bus(channel) as there:
+        heard = [
+            there.subscribe("a", where=f"number = {number} AND site IN ('A', 'B')")
+            for number in range(100)
+        ]
+        above = there.subscribe("a", where="number >= 90 AND number < 95 OR site LIKE 'C%'")
+        everything = there.subscribe("a")
+        publisher = here.publisher("a")
+        serves(publisher, 102)
+        for number in range(100):
+            publisher.publish(b"%d" % number, {"number": number, "site": "A"})
+        publisher.publish(b"c", {"site": "CC"})
+        publisher.publish_many([b"none"] * 3)
+        assert [subscription.receive(PATIENCE).data for subscription in heard] == numbered(100)
+        assert [above.receive(PATIENCE).data for _ in range(6)] == [*numbered(95)[90:], b"c"]
+        assert len([everything.receive(PATIENCE) for _ in range(104)]) == 104
+        for subscription in heard[5:]:  # few are left
+            subscription.close()
+        eventually(lambda: publisher.subscribers == 7, PATIENCE, "they have left")
+        for number in range(100):
+            publisher.publish(b"%d" % number, {"number": number, "site": "B"})
+        assert [one.receive(PATIENCE).data for one in heard[:5]] == numbered(5)
+        assert [above.receive(PATIENCE).data for _ in range(5)] == numbered(95)[90:]
+        assert [one.pending for one in (*heard[:5], above)] == [0] * 6
 
 
 # --- lives ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 import time
@@ -9,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from antiphon import Closed, ConfigError, Node, NodeConfig, Schedule
+from antiphon import Closed, ConfigError, Node, NodeConfig, Schedule, queueing
 from antiphon.testing import eventually
 from antiphon.topics import Bus, DelayModel, Event, Plan, Subscription
 from integration.buses import PATIENCE, Events, burn, serves
@@ -229,6 +230,88 @@ def test_what_an_idle_share_leaves_goes_to_whoever_has_work(channel: str) -> Non
         assert meter["used"] >= 0.28
         # Held to its tenth it would have waited nine times as long as it ran.
         assert meter["resumed"] + meter["waited"] < meter["lasted"]
+
+
+# --- how the threads run --------------------------------------------------------------------------
+
+
+def test_how_many_threads_run_at_once_is_measured_from_the_first_share_on(channel: str) -> None:
+    """Handlers that let the interpreter's lock go, each for longer than a slice."""
+    count = 0
+
+    def sleep(event: Event) -> None:
+        nonlocal count
+        time.sleep(0.02)
+        count += 1
+
+    def compute(event: Event) -> None:
+        nonlocal count
+        hashlib.pbkdf2_hmac("sha256", b"x", b"y", 100_000)
+        count += 1
+
+    def work(bus: Bus, events: int) -> None:
+        nonlocal count
+        count = 0
+        for topic in ("a", "b"):
+            bus.publisher(topic).publish_many([b"x"] * events)
+        eventually(lambda: count == 2 * events, PATIENCE, "all is done")
+
+    config = NodeConfig(schedule=Schedule(threads=2))
+    with Bus(channel, node_config=config) as bus:
+        first, second = bus.subscribe("a", sleep), bus.subscribe("b", sleep)
+        assert bus.statistics().threads == 0
+        work(bus, 5)
+        before = bus.statistics()
+        assert before.threads == 2
+        assert all(map(math.isnan, (before.at_once, before.running, before.largest_share)))
+        first.share = 0.3
+        work(bus, 20)
+        slept = bus.statistics()
+        # The second enters when the first has overrun two slices.
+        assert 1.3 < slept.at_once <= 2.0
+        assert 0 <= slept.running < 0.3
+        first.close()
+        second.close()
+        for topic in ("a", "b"):
+            bus.subscribe(topic, compute, share=0.3)
+        work(bus, 15)
+        after = bus.statistics()
+        assert slept.running < after.running <= 1.0
+        assert 1.3 < after.at_once <= 2.0
+        limit = queueing.largest_share(2, after.running)
+        assert limit - 1e-9 <= after.largest_share < queueing.largest_share(1, after.running)
+
+
+def test_a_share_that_the_threads_cannot_give_is_told_by_the_prediction(channel: str) -> None:
+    def compute(event: Event) -> None:
+        hashlib.pbkdf2_hmac("sha256", b"x", b"y", 100_000)
+
+    config = NodeConfig(schedule=Schedule(threads=2))
+    with Bus(channel, node_config=config) as bus:
+        subscription = bus.subscribe("a", compute, share=0.99)
+        rival = bus.subscribe("b", compute)
+        for topic in ("a", "b"):
+            bus.publisher(topic).publish_many([b"x"] * 40)
+        eventually(
+            lambda: min(one.statistics()["handled"] for one in (subscription, rival)) >= 32,
+            2 * PATIENCE,
+        )
+        model = subscription.predict()
+        assert "a share of 0.99 is above 0." in model.basis
+        assert "threads at once" in model.basis
+        for one in (subscription, rival):
+            one.close()
+
+
+def test_one_handler_of_python_at_a_time_can_have_all_of_the_time(channel: str) -> None:
+    with Bus(channel, node_config=NodeConfig(schedule=Schedule(threads=2))) as bus:
+        # More than half of two threads, were both to run.
+        subscription = bus.subscribe("a", nothing, share=0.6)
+        bus.publisher("a").publish_many([b"x"] * 1000)
+        eventually(lambda: subscription.statistics()["handled"] == 1000, PATIENCE)
+        assert 0 < bus.statistics().running <= 1.0
+        assert bus.statistics().largest_share > 0.6
+        assert "is above" not in known(subscription).basis
 
 
 # --- what is predicted ----------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def test_settings_come_from_a_file(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert failed.returncode == 1
+    assert failed.returncode == 2
     assert "capacity" in failed.stderr
     assert failed.stderr.count("\n") == 1
 
@@ -202,13 +202,13 @@ def test_settings_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--listen", "127.0.0.1:7000"], 1, "127.0.0.1:7000"),
-        (["--listen", "carrier-pigeon://x"], 1, "carrier-pigeon"),
-        (["--listen", "tcp://127.0.0.1:many"], 1, "many"),
-        (["--listen", "tcp://0.0.0.0:0"], 1, "secret"),
-        (["--listen", "local://plant"], 1, "local"),
+        (["--listen", "127.0.0.1:7000"], 2, "127.0.0.1:7000"),
+        (["--listen", "carrier-pigeon://x"], 2, "carrier-pigeon"),
+        (["--listen", "tcp://127.0.0.1:many"], 2, "many"),
+        (["--listen", "tcp://0.0.0.0:0"], 2, "secret"),
+        (["--listen", "local://plant"], 2, "local"),
         (["--config", "/nowhere/broker.toml"], 2, "/nowhere/broker.toml"),
-        (["--secret-file", "/nowhere/secret"], 1, "/nowhere/secret"),
+        (["--secret-file", "/nowhere/secret"], 2, "/nowhere/secret"),
         (["--colour", "red"], 2, "--colour"),
         (["somewhere"], 2, "somewhere"),
     ],
@@ -225,7 +225,7 @@ def test_an_address_that_is_taken_and_an_empty_secret_are_one_line(tmp_path: Pat
     empty = tmp_path / "empty"
     empty.write_text("\n")
     refused = command("broker", "--secret-file", str(empty))
-    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), refused.stderr
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
     with serving("--listen", "tcp://127.0.0.1:0") as broker:
         second = command("broker", "--listen", broker.address)
         assert second.returncode == 1
@@ -243,7 +243,7 @@ def test_a_mistake_in_the_settings_is_one_line(tmp_path: Path) -> None:
     ]:
         settings.write_text(text)
         done = command("broker", "--listen", "tcp://127.0.0.1:0", "--config", str(settings))
-        assert done.returncode == 1, done.stderr
+        assert done.returncode == 2, done.stderr
         assert says in done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
 

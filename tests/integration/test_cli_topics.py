@@ -118,7 +118,7 @@ def test_a_mistake_is_one_line_that_says_it(
     done = subprocess.run(
         [*ANTIPHON, *arguments], capture_output=True, text=True, env=place, timeout=60, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert says in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
 

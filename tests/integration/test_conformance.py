@@ -39,6 +39,12 @@ class Reports(Collected[Conformance]):
     def of(self, pattern: str) -> list[Conformance]:
         return [one for one in self.items if one.pattern == pattern]
 
+    def named(self, name: str) -> list[Conformance]:
+        """All that is told of one, once that is something. Blocks."""
+        return eventually(
+            lambda: [one for one in self.items if one.name == name], PATIENCE, f"a report: {name}"
+        )
+
     def wait(self, pattern: str, count: int = 1) -> list[Conformance]:
         """All that is told of one, once that is ``count`` times. Blocks."""
         eventually(lambda: len(self.of(pattern)) >= count, PATIENCE, f"{count} reports: {pattern}")
@@ -114,6 +120,7 @@ def test_who_overruns_its_share_is_reported_and_nobody_else(channel: str) -> Non
             # By what is left of an event when its credits are used up.
             assert TOO_LONG / 2 < conformance.longest_overrun < 1
             assert conformance.full == 0.0
+            assert conformance.name == "subscription 'over/*'"
         mine = counts["over/*"]
         assert told[0].overruns <= mine["overruns"] <= mine["slices"]
         ended = over.statistics()  # nothing is forgotten with the end
@@ -148,6 +155,113 @@ def test_whose_queue_is_often_full_is_reported_and_nobody_else(channel: str) -> 
             assert conformance.overruns == 0
             assert conformance.longest_overrun == 0.0
             assert 0.1 < conformance.full <= 1.0
+
+
+def test_timers_and_handlers_of_the_node_are_held_to_their_shares_as_well(channel: str) -> None:
+    reports = Reports()
+
+    def over() -> None:
+        burn(TOO_LONG)
+
+    def good() -> None:
+        """Takes nothing."""
+
+    def free() -> None:
+        burn(TOO_LONG)
+
+    config = NodeConfig(schedule=LONG)
+    with Node(1, config=config) as node, Bus(channel, node=node) as bus:
+        bus.on_conformance(reports)
+        node.on(200, lambda source, data: burn(TOO_LONG), share=TINY)
+        node.on(201, lambda source, data: None, share=0.3)
+        node.on(202, lambda source, data: None)
+        names = [one.__qualname__ for one in (over, good)]
+        # So far apart that a slow machine misses none.
+        timers = [bus.every(1.0, over, share=TINY), bus.every(1.0, good, share=0.3)]
+        timers.append(bus.every(1.0, free))
+        calm = bus.publisher("calm", share=0.3)
+        serving = bus.subscribe("calm")
+        serves(calm)
+        for _ in range(5):
+            for kind in (200, 201, 202):
+                node.send(1, b"x", kind=kind)
+            calm.publish(b"x")
+        told = [*reports.named(f"timer {names[0]}"), *reports.named("kind 200")]
+        eventually(lambda: all(one.statistics()["calls"] for one in timers), PATIENCE)
+        eventually(lambda: serving.pending == 5, PATIENCE)
+        for conformance in told:
+            assert not conformance.conformant
+            assert conformance.stable
+            assert conformance.overruns >= 1
+            assert conformance.longest_overrun > TOO_LONG / 2
+            assert conformance.pattern == ""
+        assert {one.name for one in reports.items} == {f"timer {names[0]}", "kind 200"}
+        # And it can be looked up.
+        counts = [one.statistics() for one in timers]
+        assert 1 <= counts[0]["overruns"] <= counts[0]["slices"]
+        assert [one["overruns"] for one in counts[1:]] == [0, 0]
+        assert all(one["slices"] >= one["calls"] > 0 for one in counts)
+        kinds = {one.kind: one for one in node.statistics().kinds}
+        assert 1 <= kinds[200].overruns <= kinds[200].slices
+        assert kinds[201].overruns == kinds[202].overruns == 0
+        assert min(kinds[201].slices, kinds[202].slices) >= 1
+        sent = calm.statistics()
+        assert sent["overruns"] == 0
+        assert sent["slices"] >= 1
+
+
+def test_a_publisher_that_overruns_its_share_is_reported(channel: str) -> None:
+    """With credits of a microsecond, which no event is sent in."""
+    reports = Reports()
+    config = NodeConfig(schedule=Schedule(period=0.001, buckets=10_000))
+    with Bus(channel, node_config=config) as bus:
+        bus.on_conformance(reports)
+        subscription = bus.subscribe("a")
+        publisher, direct = bus.publisher("a", share=0.001), bus.publisher("a")
+        serves(publisher)
+        serves(direct)
+        for _ in range(20):
+            publisher.publish(bytes(100_000))
+            assert subscription.receive(PATIENCE).data == bytes(100_000)
+        direct.publish(b"x")
+        (told, *_) = reports.named("publisher 'a'")
+        assert not told.conformant
+        assert told.pattern == ""
+        counts = publisher.statistics()
+        assert 1 <= counts["overruns"] <= counts["slices"]
+        # Without a queue it is no task.
+        assert (direct.statistics()["overruns"], direct.statistics()["slices"]) == (0, 0)
+
+
+def test_a_timer_that_misses_and_a_publisher_that_is_full_are_not_stable(channel: str) -> None:
+    reports = Reports()
+
+    def slow() -> None:
+        time.sleep(0.01)  # costs no credits
+
+    stop = threading.Event()
+    with Bus(channel, node_config=NodeConfig(schedule=LONG)) as bus:
+        bus.on_conformance(reports)
+        bus.every(0.002, slow, share=0.2)
+        bus.subscribe("a", burning(0.0), when_full="drop_newest")
+        publisher = bus.publisher("a", share=0.2, capacity=1, when_full="drop_newest")
+        serves(publisher)
+
+        def publish() -> None:
+            while not stop.wait(0.005):
+                publisher.publish_many([b"x"] * 1000)
+
+        publishing = Running(publish)
+        try:
+            told = [*reports.named(f"timer {slow.__qualname__}"), *reports.named("publisher 'a'")]
+        finally:
+            stop.set()
+            publishing.result(PATIENCE)
+        for conformance in told:
+            assert conformance.conformant
+            assert not conformance.stable
+            assert 0.1 < conformance.full <= 1.0
+        assert publisher.statistics()["dropped"] > 0
 
 
 def test_a_callback_that_raises_is_logged_and_the_others_are_called(
@@ -240,8 +354,16 @@ def test_a_callback_may_use_its_bus_and_end_what_it_was_told_of(channel: str) ->
 
 def test_what_a_report_says_cannot_be_changed(channel: str) -> None:
     names = [field.name for field in dataclasses.fields(Conformance)]
-    assert names == ["pattern", "conformant", "stable", "overruns", "longest_overrun", "full"]
-    values: dict[str, Any] = dict(zip(names, ("a", True, True, 0, 0.0, 0.0), strict=True))
+    assert names == [
+        "pattern",
+        "conformant",
+        "stable",
+        "overruns",
+        "longest_overrun",
+        "full",
+        "name",
+    ]
+    values: dict[str, Any] = dict(zip(names, ("a", True, True, 0, 0.0, 0.0, "b"), strict=True))
     conformance = Conformance(**values)
     assert conformance == Conformance(**values)
     with pytest.raises(dataclasses.FrozenInstanceError):

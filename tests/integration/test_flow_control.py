@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from antiphon import MessageTooLarge, Node, NodeConfig, PeerUnreachable, SendTimeout
+from antiphon import (
+    MessageTooLarge,
+    Node,
+    NodeConfig,
+    PeerUnreachable,
+    ReceiveTimeout,
+    SendTimeout,
+)
 from antiphon._core import build_info
 from unit.node.pairs import (
     HERE,
@@ -359,23 +366,42 @@ def test_a_busy_inbox_keeps_going_beside_a_stalled_one(config: NodeConfig) -> No
             one.error()
 
 
-def test_a_stalled_inbox_does_not_hold_the_busy_one_up() -> None:
+def test_a_busy_one_keeps_its_rate_beside_a_stalled_inbox() -> None:
+    """Measured in turns with the same without a stalled one, on the same connection."""
+    count, rounds = 20_000, 5
+    messages = numbered(count)
     with nodes(NodeConfig(send_timeout=60)) as (here, there):
-        there.inbox(OTHER, capacity=16)
         heard = Heard()
         there.on(KIND, heard)
+        unread = there.inbox(OTHER, capacity=16)
 
-        here.send(THERE, b"x", kind=OTHER)
-        fill(here, kind=OTHER)
-        waits = to(here).credit_waits
-        stalled = Running(lambda: here.send(THERE, b"stalls", kind=OTHER))
-        eventually(lambda: to(here).credit_waits > waits)
-        for start in range(0, 80_000, 100):
-            here.send_many(THERE, numbered(100, start), kind=KIND)
-        assert heard.wait(80_000, timeout=25) == numbered(80_000)
-        assert not stalled.done
-        here.close(drain=0)
-        stalled.error()
+        def rate() -> float:
+            heard.calls.clear()
+            began = time.monotonic()
+            for start in range(0, count, 100):
+                here.send_many(THERE, messages[start : start + 100], kind=KIND)
+            assert heard.wait(count, timeout=25) == messages
+            return count / (time.monotonic() - began)
+
+        def stalled_rate() -> float:
+            here.send(THERE, b"x", kind=OTHER)
+            fill(here, kind=OTHER)
+            waits = to(here).credit_waits
+            stalled = [Running(lambda: here.send(THERE, b"s", kind=OTHER)) for _ in range(3)]
+            eventually(lambda: to(here).credit_waits >= waits + 3)
+            measured = rate()
+            assert not any(one.done for one in stalled)
+            while not all(one.done for one in stalled):
+                with contextlib.suppress(ReceiveTimeout):
+                    unread.receive_many(1000, timeout=0.01)
+            all_results(stalled)
+            return measured
+
+        rate()
+        pairs = [(rate(), stalled_rate()) for _ in range(rounds)]
+        # The best of several: whatever else the machine does is in some of them, and not in all.
+        alone, beside = (max(column) for column in zip(*pairs, strict=True))
+        assert beside > 0.5 * alone, pairs
 
 
 def test_large_messages_for_a_stalled_inbox_do_not_stop_those_for_another() -> None:

@@ -129,21 +129,6 @@ def facts(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_second_run_replaces_and_gives_the_same_tables(
-    spark: SparkSession, tables: Path, slow_campaign: Path
-) -> None:
-    before = {table: sorted_rows(tables, table) for table in schemas.TABLES}
-    pipeline.run([slow_campaign], tables, spark=spark)
-    for table, rows in before.items():
-        assert sorted_rows(tables, table) == rows, table
-
-
-def sorted_rows(tables: Path, table: str) -> list[str]:
-    return sorted(
-        json.dumps(row, default=str) for row in store.read_table(tables, table).to_pylist()
-    )
-
-
 def test_what_is_wrong_shows(tables: Path, campaign: Path, tmp_path: Path) -> None:
     """The check of the answers can fail: one changed number is one line."""
     answers = facts(campaign / "answers.json")

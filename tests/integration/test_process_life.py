@@ -345,6 +345,7 @@ def block(control: Control, call: str, target: str, options: dict[str, Any]) -> 
         "receive with a timeout": lambda: inbox.receive(60),
         "receive_many": lambda: inbox.receive_many(10, timeout=60),
         "iteration": lambda: list(inbox),
+        "a future's result": inbox.receive_async().result,
         "close": lambda: node.close(60),
         "handler.close": handler.close,
     }
@@ -374,7 +375,10 @@ def interrupt(child: Child) -> None:
     assert child.expect("closed", timeout=15)["took"] < 10
 
 
-@pytest.mark.parametrize("call", ["receive", "receive with a timeout", "receive_many", "iteration"])
+@pytest.mark.parametrize(
+    "call",
+    ["receive", "receive with a timeout", "receive_many", "iteration", "a future's result"],
+)
 def test_ctrl_c_ends_waiting_for_messages_in(call: str) -> None:
     with Child(block, call=call, target="tcp://127.0.0.1:1", options={}) as child:
         interrupt(child)

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from antiphon.broker.store import Store, check_store
-from antiphon.errors import Closed, ConfigError, MessageTooLarge, QueueFull
+from antiphon.errors import Closed, ConfigError, MessageTooLarge, QueueFull, WouldBlock
 from antiphon.testing import Child, Control
 
 
@@ -93,8 +94,24 @@ def test_a_directory_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["letter"]
     with pytest.raises(OSError, match="nowhere"):
         Store(tmp_path / "nowhere" / "store")
+
+
+def test_settings_that_make_no_sense_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="fsync"):
         Store(tmp_path / "store", fsync="sometimes")  # type: ignore[arg-type]
+    for setting, value in (
+        ("interval", -0.1),
+        ("interval", float("nan")),
+        ("keep_age", float("inf")),
+        ("segment_bytes", 0),
+        ("segment_records", -1),
+        ("queue_bytes", 1 << 70),
+        ("max_open", 0),
+    ):
+        with pytest.raises(ConfigError, match=setting) as refused:
+            Store(tmp_path / "store", **{setting: value})  # type: ignore[arg-type]
+        assert refused.value.setting == setting
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_readers_begin_where_they_are_told(tmp_path: Path) -> None:
@@ -109,10 +126,12 @@ def test_readers_begin_where_they_are_told(tmp_path: Path) -> None:
         assert read(8) == [b"7", b"8", b"9"]
         assert read(time_ns=750) == [b"8", b"9"]
         assert read("latest") == read(100) == []
-        sequences, offsets, data, missed = store.reader("t", 6).read_packed() or (b"",) * 4
+        packed = store.reader("t", 6).read_packed()
+        assert packed is not None
+        sequences, offsets, data, missed, damage = packed
         assert memoryview(sequences).cast("Q").tolist() == [6, 7, 8, 9, 10]
         assert memoryview(offsets).cast("q").tolist() == [0, 1, 2, 3, 4, 5]
-        assert (data, missed) == (b"56789", 0)
+        assert (data, missed, damage) == (b"56789", 0, "")
 
 
 def test_a_reader_waits_for_more_and_is_woken_by_closing(tmp_path: Path) -> None:
@@ -141,6 +160,89 @@ def test_a_reader_waits_for_more_and_is_woken_by_closing(tmp_path: Path) -> None
     assert got == [b"%d" % number for number in range(100)]
     with pytest.raises(Closed):
         store.append("t", b"x")
+
+
+def test_what_is_read_in_pieces_stops_where_records_are_missing_and_loses_none(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store"
+    with Store(path, fsync="none", segment_bytes=2_000) as store:
+        for number in range(100):
+            store.append("t", b"%03d" % number + bytes(197))
+    segments = sorted((path / "topics" / "t").glob("*.log"))
+    segments[2].unlink()
+    content = bytearray(segments[5].read_bytes())
+    content[content.index(b"APBT", content.index(b"APBT") + 1) + 100] ^= 1
+    segments[5].write_bytes(content)
+    with Store(path, read_only=True) as store:
+        reader = store.reader("t")
+        pieces = list(iter(reader.read_packed, None))
+        sequences = [n for piece in pieces for n in memoryview(piece[0]).cast("Q").tolist()]
+        assert sequences == sorted(set(sequences))
+        assert len(pieces) == 3
+        (lost,) = [piece[3] for piece in pieces if piece[3]]
+        assert len(sequences) + lost + 1 == 100
+        (damage,) = [piece[4] for piece in pieces if piece[4]]
+        assert str(segments[5]) in damage
+        assert [record.sequence for record in store.reader("t")] == sequences
+
+
+def test_a_store_that_is_closed_opens_no_log_and_repairs_none(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.append("t", b"x")
+    reader = store.reader("t")
+    store.close()
+    assert [record.data for record in reader] == [b"x"]  # what was open can be read still
+    for call in (store.log, store.reader, store.appender):
+        with pytest.raises(Closed):
+            call("other")
+
+
+def test_a_reader_is_for_one_thread_at_a_time(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", fsync="none") as store:
+        reader = store.reader("t")
+        got: list[bytes] = []
+
+        def follow() -> None:
+            batch = reader.read(60.0)
+            assert batch is not None
+            got.extend(record.data for record in batch.records)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        refused = False
+        deadline = time.monotonic() + 30
+        while not refused and time.monotonic() < deadline:
+            try:
+                reader.read()
+            except WouldBlock:
+                refused = True
+        store.append("t", b"x")
+        thread.join()
+        assert refused
+        assert got == [b"x"]
+        assert reader.read() is None
+
+
+def test_threads_that_wait_for_receipts_of_one_appender_are_each_woken(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", fsync="always") as store:
+        appender = store.appender("t")
+        taken: list[float] = []
+
+        def append() -> None:
+            for _ in range(25):
+                began = time.monotonic()
+                appender.wait(appender.submit(b"x", timeout=10.0))
+                taken.append(time.monotonic() - began)
+
+        workers = [threading.Thread(target=append) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert len(taken) == 100
+        # Signals are looked for every 100 ms; a waiter that is not woken takes as long.
+        assert sorted(taken)[50] < 0.09
 
 
 def test_a_queue_that_is_full_and_a_record_that_cannot_fit_say_so(tmp_path: Path) -> None:

@@ -264,6 +264,85 @@ def test_the_key_is_derived_from_the_secret_as_documented_and_no_other_fits(
         assert ask(two, 1)["event"] == "answered"
 
 
+def recorder(control: Control, here: str, target: str) -> None:
+    """Stands before the node at ``target``, keeps what a client says to it, and says it again.
+
+    Not on loopback, where a secret is proven without TLS.
+    """
+    import contextlib
+    import socket
+    import threading
+
+    said: list[list[bytes]] = []
+    door = socket.create_server((here, 0))
+    control.tell("ready", address=f"tcp://{here}:{door.getsockname()[1]}")
+
+    def pass_on(source: socket.socket, sink: socket.socket, kept: list[bytes]) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                kept.append(data)
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        while True:
+            client, _ = door.accept()
+            server = socket.create_connection((target, 7001), 20)
+            said.append([])
+            for ends in ((client, server, said[-1]), (server, client, [])):
+                threading.Thread(target=pass_on, args=ends, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    while True:
+        order = control.hear()
+        ended, answered = True, 0
+        chunks = said[0][: order["most"]]
+        with socket.create_connection((target, 7001), 20) as again:
+            again.settimeout(order["seconds"])
+            try:
+                for chunk in chunks:
+                    again.sendall(chunk)
+                while data := again.recv(65536):
+                    answered += len(data)
+            except TimeoutError:
+                ended = False
+            except OSError:
+                pass
+        control.tell("replayed", ended=ended, answered=answered, chunks=len(chunks))
+
+
+@pytest.mark.needs("netns")
+def test_a_recorded_hand_shake_with_the_key_is_worth_nothing_the_second_time(
+    members: list[Member],
+) -> None:
+    """Its first words bear the mark of the key and are answered; the rest fits no fresh key."""
+    with (
+        machines(members, "ours", "ours") as (one, two),
+        Child(
+            recorder, prefix=members[1].prefix, here=members[1].address, target=members[0].address
+        ) as tap,
+    ):
+        # Node 2 knows node 1 as somebody who listens at the recorder's.
+        two.tell("peer", id=1, address=tap.expect("ready")["address"])
+        two.expect("known")
+        assert ask(two, 1, "record this", 100)["event"] == "answered"
+        before = counted(one)["refused"]
+        for _ in range(3):
+            tap.tell("replay", most=1 << 20, seconds=20)
+            told = tap.expect("replayed", timeout=30)
+            assert told["chunks"] > 1
+            assert told["ended"], "it was taken for the client, and waited for"
+            assert told["answered"] > 0  # the hand-shake began: the words were good ones
+        eventually(lambda: counted(one)["refused"] >= before + 3, 10, "each is counted")
+        # The first words alone are not enough either: it waits for the rest, and gives up.
+        tap.tell("replay", most=1, seconds=30)
+        told = tap.expect("replayed", timeout=40)
+        assert told["ended"]
+        assert ask(two, 1)["event"] == "answered"
+
+
 def test_on_loopback_a_secret_is_proven_without_tls() -> None:
     """As documented: it would not leave the machine."""
     word = os.urandom(24)

@@ -23,6 +23,7 @@ from antiphon.lab.campaign import Campaign, CampaignError
 from antiphon.lab.plan import load_plan
 from antiphon.lab.protocols import PROTOCOLS, missing
 from antiphon.lab.runner import run_campaign
+from antiphon.lab.workloads.garbage import GarbageSettings
 from antiphon.testing import eventually
 from unit.lab.descendants import await_none, await_some, descendants
 
@@ -105,7 +106,7 @@ def test_a_run_records_what_it_promises(tmp_path: Path) -> None:
     assert {facts["protocol"] for facts in runs.values()} == {"antiphon-node", "tcp-python"}
     for name, facts in runs.items():
         assert (facts["outcome"], facts["reason"]) == ("complete", "")
-        assert facts["schema_version"] == 2
+        assert facts["schema_version"] == 3
         assert facts["messages_per_second"] > 100
         assert facts["kept_until_ns"] - facts["kept_from_ns"] == 2_100_000_000
         samples = pq.read_table(out / name / "samples.parquet").to_pylist()
@@ -159,6 +160,52 @@ def test_load_competes_and_is_recorded(tmp_path: Path) -> None:
         else:
             samples = pq.read_table(out / facts["run"] / "samples.parquet").to_pylist()
             assert max(row["gc_collections"] or 0 for row in samples) > 0
+            garbage = facts["load"]["garbage"]
+            assert (garbage["live_objects"], garbage["replaced_per_second"]) == (20_000, 2000)
+            assert 0 < garbage["replaced_per_second_measured"] < 4000
+            assert garbage["missed"] >= 0
+
+
+def test_every_workload_with_garbage_has_its_own_numbers(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, "tcp-python", workloads=["garbage", "more"])
+    more = "[workloads.more.garbage]\nlive_objects = 50_000\nreplaced_per_second = 9_000\n"
+    path.write_text(path.read_text() + more)
+    out = tmp_path / "out"
+    loads = {
+        facts["workload"]: facts["load"]["garbage"]
+        for facts in of_protocols(carried_out(path, out)).values()
+    }
+    numbers = {
+        name: (load["live_objects"], load["replaced_per_second"]) for name, load in loads.items()
+    }
+    assert numbers == {"garbage": (20_000, 2000), "more": (50_000, 9000)}
+    measured = {name: load["replaced_per_second_measured"] for name, load in loads.items()}
+    assert measured["more"] > measured["garbage"] > 0
+    assert set(facts_of(out / "campaign.json")["garbage"]) == {"garbage", "more"}
+
+
+def test_a_campaign_of_the_version_before_has_one_load_for_all(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = plan_file(tmp_path, "tcp-python", workloads=["garbage"])
+    Campaign.create(load_plan(path), out)
+    facts = facts_of(out / "campaign.json")
+    facts |= {"schema_version": 2, "garbage": {"live_objects": 7, "replaced_per_second": 3.0}}
+    (out / "campaign.json").write_text(json.dumps(facts))
+    found = Campaign.open(out)
+    assert found.settled
+    assert found.garbage("garbage") == GarbageSettings(7, 3.0)
+
+
+@pytest.mark.needs("java")
+def test_what_a_java_role_replaced_is_recorded(tmp_path: Path) -> None:
+    if reason := missing(PROTOCOLS["java-net"]):
+        pytest.skip(reason)
+    path = plan_file(tmp_path, "java-net", workloads=["garbage"])
+    (facts,) = of_protocols(carried_out(path, tmp_path / "out")).values()
+    assert facts["outcome"] == "complete", facts["reason"]
+    garbage = facts["load"]["garbage"]
+    assert (garbage["live_bytes"], garbage["replaced_per_second"]) == (16 << 20, 2000)
+    assert 0 < garbage["replaced_per_second_measured"] < 4000
 
 
 def test_load_on_the_processor_is_what_the_collectors_load_was_measured_to_take(
@@ -475,11 +522,11 @@ def test_the_command_lists_describes_and_refuses(
     facts = json.loads(capfd.readouterr().out)
     assert len(facts["ids"]) == facts["runs"] == 15
     assert facts["seconds"] < 120
-    assert main(["lab", "run", "stability", "--protocols", "carrier-pigeon"]) == 1
+    assert main(["lab", "run", "stability", "--protocols", "carrier-pigeon"]) == 2
     assert "carrier-pigeon" in capfd.readouterr().err
-    assert main(["lab", "run", "no-such-plan"]) == 1
+    assert main(["lab", "run", "no-such-plan"]) == 2
     assert capfd.readouterr().err.count("\n") == 1
-    assert main(["lab", "resume", str(tmp_path / "nowhere")]) == 1
+    assert main(["lab", "resume", str(tmp_path / "nowhere")]) == 2
     assert "holds no campaign" in capfd.readouterr().err
 
 

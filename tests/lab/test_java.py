@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,8 +109,9 @@ def test_every_message_arrives_whole_and_in_order(
     writer, reader = pair(crew, program, size=size, check=True, **options)
     writer.ask("send", messages=messages)
     stopped = finished(writer)
-    assert stopped["sent"] == messages + stopped["stamped"]
-    assert stopped["stamped"] > 0
+    # The stamped ones are a part of the number.
+    assert stopped["sent"] == messages
+    assert 0 < stopped["stamped"] < messages
     await_messages(reader, stopped["sent"])
     check = reader.ask("check")
     assert check == {
@@ -121,7 +124,8 @@ def test_every_message_arrives_whole_and_in_order(
         "problems": [],
     }
     sample = reader.ask("sample")
-    assert sample["bytes"] == messages * max(size, 8) + stopped["stamped"] * max(size, 24)
+    plain = messages - stopped["stamped"]
+    assert sample["bytes"] == plain * max(size, 8) + stopped["stamped"] * max(size, 24)
     crew.close(PATIENCE)  # JGroups takes its time to say farewell
 
 
@@ -176,13 +180,90 @@ def test_stamps_tell_when_a_message_was_due_sent_and_received(
     assert list(latencies(reader)) == []
 
 
+@pytest.mark.parametrize("program", ["TcpNet", "TcpNio", "Udp"])
+@needs_java
+def test_a_single_message_is_a_single_message(crew: Crew, program: str) -> None:
+    writer, reader = pair(crew, program, size=1000, clocked=True)
+    before = time.monotonic_ns()
+    assert reader.ask("sample")["last_ns"] == 0
+    writer.ask("send", messages=1)
+    assert finished(writer) == {"sent": 1, "stamped": 1, "blocked": 0}
+    await_messages(reader, 1)
+    sample = reader.ask("sample")
+    assert (sample["messages"], sample["bytes"]) == (1, 1000)
+    begun = writer.ask("sample")["begun_ns"]
+    assert before <= begun <= sample["last_ns"] <= time.monotonic_ns()
+
+
+@pytest.mark.parametrize("program", ["TcpNet", "TcpNio", "Udp"])
+@needs_java
+def test_two_may_write_to_each_other(crew: Crew, program: str) -> None:
+    members = [start(crew, program, "member") for _ in range(2)]
+    addresses = [
+        member.ask("open", PATIENCE, index=index, check=True)["address"]
+        for index, member in enumerate(members)
+    ]
+    for member, other in zip(members, reversed(addresses), strict=True):
+        member.ask("connect", address=other)
+    for member in members:
+        member.ask("send", messages=50, rate=500)
+    for member in members:
+        assert finished(member)["sent"] == 50
+        await_messages(member, 50)
+        check = member.ask("check")
+        assert (check["sources"], check["messages"], check["wrong"]) == (1, 50, 0)
+
+
+@needs_java
+def test_of_many_latencies_those_are_kept_that_are_spread_over_all(crew: Crew) -> None:
+    writer, reader = pair(crew, "TcpNet", size=64, timed=100)
+    writer.ask("send", messages=20_000, rate=10_000, stamp_all=True)
+    stopped = finished(writer)
+    assert (stopped["sent"], stopped["stamped"]) == (20_000, 20_000)
+    await_messages(reader, 20_000)
+    found = list(latencies(reader))
+    dropped = reader.ask("latencies")["dropped"]
+    assert len(found) + dropped == 20_000
+    per_second = Counter(row[4] // SECOND for row in found)
+    assert max(per_second.values()) <= 100
+    # By the rule that Python has, and so not one piece of each second.
+    hashes = [row[0] * 0x9E3779B1 % 2**32 for row in found]
+    assert max(hashes) < 2**32 // 8
+    sequences = sorted(row[0] for row in found)
+    widest = max(later - one for one, later in itertools.pairwise(sequences))
+    assert widest < 20 * 20_000 / len(found)
+
+
+@needs_java
+def test_what_was_due_long_ago_is_counted_and_not_sent(crew: Crew) -> None:
+    writer, reader = pair(crew, "TcpNio", size=60_000)
+    writer.ask("start", rate=2000, stamp_all=True)
+    await_messages(reader, 100)
+    os.kill(reader.pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: unmoved(writer), 30, "a writer that waits")
+        time.sleep(1.5)  # behind by more than a second
+    finally:
+        os.kill(reader.pid, signal.SIGCONT)
+    eventually(lambda: writer.ask("sample")["skipped"] > 0, 30, "skipped ones")
+    writer.ask("stop")
+    sample = writer.ask("sample")
+    await_messages(reader, sample["sent"])
+    rows = list(latencies(reader))
+    # Each has its place in the timetable: it was sent, or is counted.
+    first, last = rows[0], rows[-1]
+    assert (last[2] - first[2]) / (SECOND / 2000) == pytest.approx(
+        last[0] - first[0] + sample["skipped"], abs=2
+    )
+
+
 @needs_java
 def test_latencies_that_do_not_fit_are_counted(crew: Crew) -> None:
     writer, reader = pair(crew, "TcpNet", latencies=10)
     writer.ask("start", rate=100, stamp_ms=1)
     await_messages(reader, 50)
     writer.ask("stop")
-    facts = reader.ask("latencies")
+    facts = reader.ask("latencies", end=True)
     assert facts["sequence"] == list(range(10))
     assert facts["left"] == 0
     assert facts["dropped"] > 0
@@ -277,6 +358,29 @@ def test_a_garbage_load_that_cannot_fit_is_refused(crew: Crew) -> None:
     with pytest.raises(WorkerFailed, match="90 % of the heap"):
         child.ask("garbage", PATIENCE, live_bytes=HEAP)
     child.ask("open")
+
+
+@pytest.mark.parametrize(
+    ("stack", "layers"),
+    [
+        ("paper-udp", {"FD": "timeout=5000", "pbcast.GMS": "join_timeout=5000", "PING": "3000"}),
+        ("paper-udp-fc", {"FD": "timeout=5000", "FC": "min_credits=5200", "PING": "3000"}),
+        ("paper-tcp", {"FD": "timeout=5000", "pbcast.GMS": "join_timeout=3000"}),
+    ],
+)
+@jgroups
+def test_a_stack_of_the_paper_has_its_layers_and_times(
+    crew: Crew, stack: str, layers: dict[str, str]
+) -> None:
+    child = start(crew, "Groups", "member", GROUP_HEAP)
+    child.ask("open", PATIENCE, stack=stack)
+    spec = child.ask("connect", PATIENCE, members=1, layers=True)["layers"]
+    found = dict(re.findall(r"([A-Z][\w.]*|pbcast\.\w+)\(([^)]*)\)", spec))
+    for layer, setting in layers.items():
+        assert setting in found[layer], spec
+    assert not {"FD_ALL", "MFC", "UFC"} & set(found), spec
+    assert "timeout=1500" in found["VERIFY_SUSPECT"], spec
+    assert "gc_lag=10" in found["pbcast.NAKACK"], spec
 
 
 @needs_java

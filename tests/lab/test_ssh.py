@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ title = "Elsewhere"
 [times]
 traffic = 0.5
 kept_from = 1
-kept_until = 3.2
+kept_until = {until}
 
 [workloads.busy]
 cpu = 0.10
@@ -47,6 +48,8 @@ protocols = [{protocols}]
 sizes = [2000]
 workloads = ["{workload}"]
 links = ["far"]
+
+{more}
 """
 
 
@@ -97,22 +100,27 @@ def by_this_server(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remote.address_of.cache_clear()
 
 
-def carried_out(
-    folder: Path,
+def plan_text(
     *protocols: str,
     hosts: tuple[str, ...] = ("east", "west"),
     python: str = sys.executable,
     workload: str = "none",
-) -> dict[str, dict[str, Any]]:
-    path, out = folder / "far.toml", folder / "out"
-    path.write_text(
-        PLAN.format(
-            hosts=json.dumps(list(hosts))[1:-1],
-            protocols=json.dumps(list(protocols))[1:-1],
-            python=python,
-            workload=workload,
-        )
+    until: float = 3.2,
+    more: str = "",
+) -> str:
+    return PLAN.format(
+        hosts=json.dumps(list(hosts))[1:-1],
+        protocols=json.dumps(list(protocols))[1:-1],
+        python=python,
+        workload=workload,
+        until=until,
+        more=more,
     )
+
+
+def carried_out(folder: Path, *protocols: str, **keys: Any) -> dict[str, dict[str, Any]]:
+    path, out = folder / "far.toml", folder / "out"
+    path.write_text(plan_text(*protocols, **keys))
     assert main(["lab", "run", str(path), "--out", str(out)]) == 0
     runs = [json.loads(one.read_text()) for one in out.glob("throughput*/run.json")]
     return {facts["protocol"]: facts for facts in runs}
@@ -137,6 +145,46 @@ def test_roles_run_on_other_hosts_and_everything_is_recorded(tmp_path: Path) -> 
         assert reader[-1]["resident_bytes"] > 1 << 20
         latency = pq.read_table(tmp_path / "out" / facts["run"] / "latency.parquet")
         assert latency.num_rows > 0
+
+
+def test_every_host_that_takes_part_is_described(tmp_path: Path) -> None:
+    carried_out(tmp_path, "tcp-python")
+    machine = json.loads((tmp_path / "out" / "machine.json").read_text())
+    assert set(machine["hosts"]) == {"east", "west"}
+    for host in machine["hosts"].values():
+        # It is the same machine, under other names.
+        for name in ("cpu", "cores", "kernel", "python", "antiphon", "host"):
+            assert host[name] == machine[name]
+        assert {"governor", "load_average", "other_load", "java", "libc"} <= host.keys()
+
+
+@pytest.mark.parametrize("protocol", ["java-net", "mine"])
+def test_what_runs_on_this_machine_only_says_so(tmp_path: Path, protocol: str) -> None:
+    (tmp_path / "mine.py").write_text("from antiphon.lab.peers.sockets_tcp import ENDPOINT\n")
+    more = '[adapters.mine]\nfile = "mine.py"\n'
+    (facts,) = carried_out(tmp_path, protocol, more=more).values()
+    assert facts["outcome"] == "absent"
+    assert "this machine only" in facts["reason"]
+
+
+def test_ctrl_c_takes_down_what_runs_on_other_hosts(tmp_path: Path) -> None:
+    path, out = tmp_path / "far.toml", tmp_path / "out"
+    path.write_text(plan_text("tcp-python", until=120))
+    before = _workers()
+    command = [sys.executable, "-m", "antiphon.cli.main", "lab", "run", str(path)]
+    with subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE) as running:
+        try:
+            # Both roles send and receive: the run has samples, and its workers are there.
+            eventually(lambda: bool(list(out.glob("throughput*.partial"))), 90)
+            started = eventually(lambda: len(_workers() - before) >= 2 and _workers() - before, 60)
+            running.send_signal(signal.SIGINT)
+            _, said = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode != 0
+    assert f"antiphon lab resume {out}" in said.decode()
+    eventually(lambda: not (started & _workers()), 30)
+    assert not list(out.glob("throughput*"))
 
 
 def test_the_load_competes_where_the_roles_are(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from unit.lab.descendants import descendants
 
 pytestmark = pytest.mark.timeout(180)
 
+JAVA = ("java-net", "java-nio", "udp-java")
 ASKING = [name for name, protocol in PROTOCOLS.items() if REQUEST in protocol.variants]
 
 
@@ -63,7 +64,8 @@ def test_requests_go_to_the_others_in_turn_and_are_timed(
     assert all(row["received_messages"] > 0 for row in asked)
     if pattern == "n-n":
         mine = [row["target"] for row in rows if row["source"] == 0]
-        assert abs(mine.count(1) - mine.count(2)) <= 1
+        # All of them, or one in so many of a fast machine.
+        assert abs(mine.count(1) - mine.count(2)) <= max(1, 0.1 * len(mine))
 
 
 def test_one_caller_waits_for_each_answer_before_it_asks_again(tmp_path: Path) -> None:
@@ -111,10 +113,7 @@ def test_with_shares_only_the_first_publisher_keeps_the_rate(tmp_path: Path) -> 
     ("keys", "size", "says"),
     [
         ('"one-way"\nprotocols = ["udp-c", "udp-python"]', 65_508, "at most 65507"),
-        ('"one-way"\nprotocols = ["tcp-c"]\nrates = [10]', 64, "no messages to count"),
-        ('"one-way"\nprotocols = ["tcp-c"]\nmessages = 10', 64, "no messages to count"),
-        ('"duplex"\nprotocols = ["tcp-c"]', 64, "one way"),
-        ('"one-way"\nprotocols = ["tcp-c"]\nthreads = [2]', 64, "one thread"),
+        ('"n-n"\nprotocols = ["java-net"]\nnodes = [3]', 64, "between two"),
         ('"one-way"\nprotocols = ["tcp-python"]\nstreams = [8]', 64, "one stream"),
         ('"one-way"\nprotocols = ["nats"]\nplacements = ["near-far"]', 64, "placements"),
         ('"n-n"\nprotocols = ["pyzmq"]\nstacks = ["paper-tcp"]', 64, "no stacks"),
@@ -159,12 +158,55 @@ def test_datagrams_of_the_core_are_counted_and_timed(tmp_path: Path) -> None:
     assert paced == sorted(set(paced))
 
 
-def test_a_stream_ends_soon_after_its_window(tmp_path: Path) -> None:
-    (run,) = carried_out(tmp_path, 'pattern = "one-way"\nprotocols = ["tcp-c"]')
+def test_a_stream_of_the_core_is_one_connection_with_counts_and_times(tmp_path: Path) -> None:
+    keys = 'pattern = "one-way"\nprotocols = ["tcp-c"]\nrates = ["max", 500]\n'
+    runs = {run.facts["rate"]: run for run in carried_out(tmp_path, keys, size=2000)}
+    for run in runs.values():
+        assert run.ended == ("complete", "")
+        reader = run.last()["reader"]
+        assert 0 < reader["received_messages"] <= run.sent()
+        # It is read while it comes: the last message may be there in part.
+        assert 0 <= reader["received_bytes"] - 2000 * reader["received_messages"] < 2000
+        rows = run.table("latency")
+        assert rows
+        for row in rows:
+            assert row["intended_ns"] <= row["sent_ns"] <= row["received_ns"]
+        assert run.after_window() < 10
+    assert runs[None].facts["messages_per_second"] > 5000
+    assert runs[None].facts["latency_one_in"] > 1
+    assert runs[500].facts["latency_one_in"] == pytest.approx(1, abs=0.2)
+    sequences = [row["sequence"] for row in runs[500].table("latency")]
+    assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    ["tcp-c", *(pytest.param(name, marks=pytest.mark.needs("java")) for name in JAVA)],
+)
+def test_two_write_to_each_other(tmp_path: Path, protocol: str) -> None:
+    if reason := missing(PROTOCOLS[protocol]):
+        pytest.skip(reason)
+    (run,) = carried_out(tmp_path, f'pattern = "duplex"\nprotocols = ["{protocol}"]')
     assert run.ended == ("complete", "")
-    assert run.facts["messages_per_second"] > 0
-    # It takes a quarter of a second; a reader that waits for another stream takes five.
-    assert run.after_window() < 4
+    last = run.last()
+    for role in ("node-0", "node-1"):
+        assert last[role]["received_messages"] > 0
+        assert last[role]["sent_messages"] > 0
+    assert {(row["source"], row["target"]) for row in run.table("latency")} == {(0, 1), (1, 0)}
+
+
+def test_what_is_due_and_never_sent_is_counted(tmp_path: Path) -> None:
+    """The slow one takes fifty a second; what a sender owes it is a second behind, or dropped."""
+    keys = (
+        'pattern = "n-n"\nprotocols = ["tcp-python"]\nnodes = [2]\nworkloads = ["slow"]\n'
+        "rates = [4_000]"
+    )
+    (run,) = carried_out(tmp_path, keys, size=60_000, kept_until=6.0)
+    assert run.facts["outcome"] in ("complete", "blocked"), run.ended
+    assert run.facts["latency_skipped"] > 0
+    skipped = run.facts["latency_skipped"]
+    sent, asked = run.sent(), 2 * 4000 * 5.8
+    assert sent + skipped <= asked * 1.1
 
 
 def test_a_slow_receiver_is_the_last_one_and_the_others_are_as_fast_as_they_may(

@@ -86,9 +86,8 @@ def test_the_pace_rests_after_too_much() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [None, 5])
-def test_a_cpu_load_holds_its_share_where_there_is_room(processes: int | None) -> None:
-    share = 0.2
+@pytest.mark.parametrize(("share", "processes"), [(0.2, None), (0.2, 5), (0.6, None), (0.6, 5)])
+def test_a_cpu_load_holds_its_share(share: float, processes: int | None) -> None:
     # Share of the load, and share of the machine that nobody used, in the same stretch of time.
     seen: list[tuple[float, float]] = []
     with CpuLoad(share, processes) as load:
@@ -101,11 +100,11 @@ def test_a_cpu_load_holds_its_share_where_there_is_room(processes: int | None) -
             seen.append((load.measured(), 1 - busy / elapsed / (os.cpu_count() or 1)))
         used = sum(map(total_cpu, load.pids)) - before
         elapsed = time.monotonic() - begun
-    # A machine that is full has no more to give: then only the upper bound can be asked for.
-    held = abs(seen[-1][0] - share) <= 0.03
-    full = all(idle < 0.05 for _, idle in seen)
-    assert held or full, f"measured share and idle share of the machine: {seen}"
     assert used <= (share + 0.03) * load.cores * elapsed, seen
+    held = abs(seen[-1][0] - share) <= 0.03
+    if not held and os.geteuid() != 0 and all(idle < 0.05 for _, idle in seen):
+        pytest.skip(f"the machine is full, and only root may go before others: {seen}")
+    assert held, f"measured share and idle share of the machine: {seen}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may go before others")
@@ -498,10 +497,20 @@ def test_an_exception_ends_the_garbage_load() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("_collector")
 def test_calibration_finds_a_load_of_the_wanted_share() -> None:
     wanted = 0.15
+    # Others who come or go between the two, and use the caches, may double what an element costs;
+    # not each time.
+    shares: list[float] = []
+    while len(shares) < 6 and not (shares and wanted / 1.35 < shares[-1] < wanted * 1.35):
+        shares.append(calibrated_share(wanted))
+    assert wanted / 1.35 < shares[-1] < wanted * 1.35, shares
+
+
+def calibrated_share(wanted: float) -> float:
+    """What a load takes that was calibrated just before."""
     begun = time.monotonic()
     found = calibrate(wanted, seconds=4.0)
     # It looks at the clock between two steps; a step may take long where others have the cores.
@@ -514,10 +523,9 @@ def test_calibration_finds_a_load_of_the_wanted_share() -> None:
         while (facts := load.facts())["collections"][2] < 2:
             assert time.monotonic() < deadline, f"no two full collections: {found} {facts}"
             time.sleep(0.05)
-    # What it costs per element, since a full machine may not let it keep to the timetable. The
-    # caches that others use between the two may well double it, or halve it.
-    share = facts["cpu_seconds"] / facts["replaced"] * found.replaced_per_second
-    assert wanted / 3 < share < wanted * 3, f"{found} {facts}"
+    gc.collect()
+    # What it costs per element, since a full machine may not let it keep to the timetable.
+    return float(facts["cpu_seconds"] / facts["replaced"] * found.replaced_per_second)
 
 
 def test_settings_make_the_load_that_they_describe() -> None:

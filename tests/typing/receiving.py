@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, assert_type
 
 import antiphon
-from antiphon import Batch, Inbox, Message, Node
+from antiphon import Batch, Future, Inbox, Message, Node
 from antiphon.node.node import Registration
 
 
@@ -102,6 +102,9 @@ def inboxes(node: Node) -> None:
     assert_type(raw.pending, int)
     assert_type(raw.closed, bool)
 
+    assert_type(raw.receive_async(), Future[tuple[int, bytes]])
+    assert_type(typed.receive_async(1.5).result(0), tuple[int, Ping])
+    typed.receive_async("1")  # E
     node.inbox("200")  # E
     node.inbox(Ping(1))  # E
     node.inbox(200, capacity="10")  # E

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from typing import assert_type
 
-from antiphon import Message, Node, SendTimeout
+from antiphon import Future, Message, Node, SendTimeout
 
 
 class Ping(Message, kind=62011):
@@ -43,6 +43,14 @@ def several(node: Node) -> None:
     node.send((2, 3), b"raw", kind=200)
     node.send({2, 3}, b"raw", kind=200)
     node.send(["2"], b"raw", kind=200)  # E
+
+
+def later(node: Node) -> None:
+    assert_type(node.send_async(2, b"raw", kind=200), Future[None])
+    assert_type(node.send_async([2, 3], Ping(1)), Future[None])
+    node.send_async({2, 3}, b"raw", kind=200)
+    node.send_async([2, 3], b"raw")  # E
+    node.send_async(["2"], b"raw", kind=200)  # E
 
 
 def attempts(node: Node) -> None:

@@ -1,13 +1,21 @@
-"""The order of the layers, read from the source: an import may only point downward."""
+"""The order of the layers, read from the source: an import may only point downward.
+
+And what every public name has: one home, a docstring, and where it is called a signature.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import GetSetDescriptorType, MemberDescriptorType
 
 import pytest
+
+from antiphon._core import InboxCore, NodeCore, PublisherCore
 
 PACKAGE = Path(importlib.import_module("antiphon._version").__file__ or "").parent
 
@@ -111,6 +119,36 @@ def test_every_public_name_has_one_home() -> None:
         assert getattr(antiphon, name) is getattr(importlib.import_module(home), name)
 
 
+# The core's own methods, which instances have as attributes: their texts are those of the slots.
+CORES = {"Inbox": InboxCore, "Publisher": PublisherCore}
+
+
+def public_members() -> Iterator[tuple[str, str, object]]:
+    """Class, name and member as it stands in the class, of everything that users may call or read.
+
+    What is inherited from other packages is theirs to explain; plain values, such as the default
+    of a setting, are explained by the class.
+    """
+    antiphon = importlib.import_module("antiphon")
+    for public in antiphon.__all__:
+        kind = getattr(antiphon, public)
+        if not isinstance(kind, type):
+            continue
+        for name in dir(kind):
+            home = next((base for base in kind.__mro__ if name in vars(base)), None)
+            ours = home is not None and home.__module__.split(".")[0] == "antiphon"
+            if name.startswith("_") or not ours:
+                continue
+            member = inspect.getattr_static(kind, name)
+            if isinstance(member, MemberDescriptorType):  # a slot
+                if callable(getattr(CORES.get(public), name, None)):
+                    yield public, name, member
+            elif callable(member) or isinstance(
+                member, property | classmethod | staticmethod | GetSetDescriptorType
+            ):
+                yield public, name, member
+
+
 def test_every_public_name_has_a_docstring() -> None:
     antiphon = importlib.import_module("antiphon")
     bare = [
@@ -119,3 +157,75 @@ def test_every_public_name_has_a_docstring() -> None:
         if isinstance(getattr(antiphon, name), type) and not getattr(antiphon, name).__doc__
     ]
     assert not bare
+
+
+def test_every_public_method_has_a_docstring() -> None:
+    members = list(public_members())
+    named = {(kind, name) for kind, name, _ in members}
+    # The most used ones come from the core: they are among those that are looked at.
+    assert named >= {("Node", "send"), ("Inbox", "receive"), ("Publisher", "publish")}
+    antiphon = importlib.import_module("antiphon")
+    bare = [
+        f"{kind}.{name}"
+        for kind, name, _ in members
+        if not inspect.getdoc(getattr(getattr(antiphon, kind), name))
+    ]
+    assert not bare
+
+
+@pytest.mark.parametrize(
+    ("core", "names"),
+    [
+        (NodeCore, "send try_send send_many send_packed"),
+        (InboxCore, "receive receive_many"),
+        (PublisherCore, "publish publish_many publish_packed"),
+    ],
+)
+def test_calls_on_the_fast_path_say_whether_they_block_and_what_they_raise(
+    core: type, names: str
+) -> None:
+    for name in names.split():
+        text = inspect.getdoc(getattr(core, name)) or ""
+        assert re.search(r"\b(Blocks|Never blocks)\b", text), name
+        assert re.search(r"\b[Rr]aises\b", text), name
+        assert max(map(len, text.splitlines())) <= 105, name
+
+
+def test_every_public_method_has_a_signature() -> None:
+    without = []
+    for kind, name, member in public_members():
+        if isinstance(member, MemberDescriptorType):
+            member = getattr(CORES[kind], name)
+        if callable(member):
+            try:
+                inspect.signature(member)
+            except ValueError:
+                without.append(f"{kind}.{name}")
+    assert not without
+
+
+@pytest.mark.parametrize(
+    ("core", "name", "expected"),
+    [
+        (NodeCore, "send", "(self, target, message, *, kind=None)"),
+        (NodeCore, "send_packed", "(self, target, data, offsets, *, kind)"),
+        (InboxCore, "receive_many", "(self, most, timeout=None)"),
+        (PublisherCore, "publish", "(self, data, properties=None, ttl=None)"),
+    ],
+)
+def test_signatures_of_the_core_are_those_of_its_types(
+    core: type, name: str, expected: str
+) -> None:
+    """Names and order as in _core.pyi, in which the first of several shapes may have one less."""
+    assert str(inspect.signature(getattr(core, name))).replace("$self, /", "self") in (
+        expected,
+        expected.replace("self", "self, /"),
+    )
+    stub = ast.parse((PACKAGE / "_core.pyi").read_text())
+    (body,) = (one for one in stub.body if getattr(one, "name", "") == core.__name__)
+    shapes = [
+        [one.arg for one in [*shape.args.args, *shape.args.kwonlyargs]]
+        for shape in ast.walk(body)
+        if isinstance(shape, ast.FunctionDef) and shape.name == name
+    ]
+    assert list(inspect.signature(getattr(core, name)).parameters) == max(shapes, key=len)

@@ -36,6 +36,9 @@ __all__ = [
 
 Fsync = Literal["none", "interval", "always"]
 
+# Above any sensible setting, in bytes as in seconds; nanoseconds of it still fit into 64 bits.
+_MOST = 1 << 48
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -102,9 +105,10 @@ class Receipt:
 class Store:
     """A directory of logs, one per topic. One process may have it open for writing.
 
-    Raises `ConfigError` for a directory that is in use, no store, or of another format; `OSError`
-    when the disk fails. ``read_only`` looks at a store that may be in use, as it is at that moment,
-    and changes nothing. All methods are thread-safe, and none needs a running event loop.
+    Raises `ConfigError` for a directory that is in use, no store, or of another format, and for
+    settings that make no sense; `OSError` when the disk fails. ``read_only`` looks at a store that
+    may be in use, as it is at that moment, and changes nothing. All methods are thread-safe, and
+    none needs a running event loop.
     """
 
     def __init__(
@@ -129,6 +133,23 @@ class Store:
                 setting="fsync",
                 value=fsync,
             )
+        for setting, value, least in (
+            ("interval", interval, 0),
+            ("segment_bytes", segment_bytes, 1),
+            ("segment_records", segment_records, 1),
+            ("segment_age", segment_age, 0),
+            ("keep_bytes", keep_bytes, 0),
+            ("keep_age", keep_age, 0),
+            ("queue_bytes", queue_bytes, 1),
+            ("max_open", max_open, 1),
+            ("max_producers", max_producers, 0),
+        ):
+            if not least <= value < _MOST:
+                raise ConfigError(
+                    f"{setting} is {value}; it is a number from {least} on",
+                    setting=setting,
+                    value=value,
+                )
         self.path = os.fspath(path)
         # Cleared of slashes at its end: the core finds the parent by the last one.
         given = self.path.rstrip("/") or "/"
@@ -299,7 +320,10 @@ class Appender:
 
 
 class Reader:
-    """Reads one log, from one thread at a time. Sees what is acknowledged, and nothing else."""
+    """Reads one log, from one thread at a time. Sees what is acknowledged, and nothing else.
+
+    `WouldBlock` while another thread reads with it.
+    """
 
     def __init__(self, core: LogReader) -> None:
         self._core = core
@@ -316,13 +340,17 @@ class Reader:
 
     def read_packed(
         self, size: int = 1 << 20, timeout: float = 0.0
-    ) -> tuple[bytes, bytes, bytes, int] | None:
+    ) -> tuple[bytes, bytes, bytes, int, str] | None:
         """Many records at once, without an object for each.
 
-        Sequences (uint64) and n+1 offsets (int64) as bytes, the data of all records in one piece,
-        and how many were missed before the first.
+        Sequences (uint64) and n+1 offsets (int64) as bytes, the data of all records in one piece;
+        how many were missed before the first, and what was passed over there, as in `LogBatch`.
         """
-        return self._core.read_packed(size, timeout)
+        found = self._core.read_packed(size, timeout)
+        if found is None:
+            return None
+        sequences, offsets, data, missed, damage = found
+        return sequences, offsets, data, missed, _text(damage)
 
     def __iter__(self) -> Iterator[LogRecord]:
         """Every record that is there now; does not wait for more."""

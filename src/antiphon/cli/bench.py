@@ -17,7 +17,15 @@ from rich.table import Table
 
 from antiphon.lab.bench.calls import measure_calls
 from antiphon.lab.bench.machine import describe_machine, versions
-from antiphon.lab.bench.plan import LARGEST, YARDSTICKS, Group, Point, parse_peers, plan_for
+from antiphon.lab.bench.plan import (
+    LARGEST,
+    YARDSTICKS,
+    Group,
+    Point,
+    left_out,
+    parse_peers,
+    plan_for,
+)
 from antiphon.lab.bench.point import Measurement, Options, measure
 from antiphon.lab.bench.prediction import probe_prediction
 from antiphon.lab.bench.probes import probe_connections, probe_idle, probe_stalled
@@ -173,7 +181,9 @@ def node(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     options = Options(seconds=seconds or (QUICK_SECONDS if quick else FULL_SECONDS))
-    _carry_out(NODE, groups, repeats, options, as_json, probing=size is None and not quick)
+    whole = size is None and not quick
+    lacks = left_out(systems) if whole else []
+    _carry_out(NODE, groups, repeats, options, as_json, probing=whole, lacks=lacks)
 
 
 @app.command()
@@ -268,6 +278,7 @@ def _carry_out(
     options: Options,
     as_json: bool,
     probing: bool = False,
+    lacks: Sequence[str] = (),
 ) -> None:
     """Run the plan, and print its tables or its JSON. Exit code 1 when one of ours failed."""
     used = [name for name in benchmark.peers if _used(name, groups)]
@@ -292,11 +303,11 @@ def _carry_out(
     reach = benchmark.reach(rows)
     if as_json:
         result = document(
-            machine, found, command, options, rows, reach, absent, probes, benchmark.name
+            machine, found, command, options, rows, reach, absent, probes, benchmark.name, lacks
         )
         print(json.dumps(result, indent=2))
     else:
-        print_report(console, rows, reach, absent, probes, benchmark.table, benchmark.note)
+        print_report(console, rows, reach, absent, probes, benchmark.table, benchmark.note, lacks)
     if any(_failed(benchmark, row) for row in rows):
         raise typer.Exit(1)
 

@@ -31,7 +31,7 @@ from antiphon import settings
 from antiphon._version import __version__
 from antiphon.broker.config import BrokerConfig
 from antiphon.cli.components import COMPONENTS
-from antiphon.errors import ConfigError
+from antiphon.errors import AntiphonError, ConfigError
 from antiphon.lab import bridges, limits
 from antiphon.lab.java import programs
 from antiphon.lab.leftovers import Leftover, remove_folders
@@ -58,7 +58,7 @@ def doctor(
     else:
         _show(report, Console(soft_wrap=True))
     if report["settings_error"] is not None:
-        raise ConfigError(report["settings_error"])
+        raise AntiphonError(report["settings_error"])  # nothing is wrong with the arguments
 
 
 def collect() -> dict[str, Any]:

@@ -7,19 +7,31 @@ import json
 import shlex
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import psutil
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from antiphon.errors import ConfigError
+from antiphon.lab.bursts import Burst, bursts
 from antiphon.lab.campaign import Campaign
-from antiphon.lab.plan import Plan, Run, Series, estimate, load_plan, runs_of, shipped_plans
+from antiphon.lab.plan import (
+    Plan,
+    Run,
+    Series,
+    estimate,
+    load_plan,
+    memory,
+    runs_of,
+    shipped_plans,
+)
 from antiphon.lab.progress import Progress
-from antiphon.lab.protocols import PROTOCOLS, missing
+from antiphon.lab.protocols import PROTOCOLS, missing, protocol_of, unsuited
 from antiphon.lab.record import Report
 from antiphon.lab.runner import run_campaign
 
@@ -47,7 +59,16 @@ def plans(as_json: AsJson = False) -> None:
     table = Table("plan", "what it asks", "full size", "--quick", box=None)
     for plan in loaded:
         table.add_row(plan.name, plan.title, _extent(plan), _extent(plan.quick()))
-    Console(soft_wrap=True).print(table)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    for plan in loaded:
+        waiting: dict[str, list[str]] = {}
+        for series in plan.series:
+            for name in series.later:
+                waiting.setdefault(name, []).append(series.name)
+        for name, those in waiting.items():
+            line = f"{plan.name}: missing until a later version: {name} ({', '.join(those)})"
+            console.print(line, markup=False, highlight=False)
 
 
 @app.command()
@@ -97,6 +118,14 @@ def _names(plan: Plan, protocols: str | None) -> list[str] | None:
         return None
     there = [*PROTOCOLS, *plan.adapters]
     names = [name.strip() for name in protocols.split(",") if name.strip()]
+    later = _awaited(plan)
+    if names and all(name in later for name in names):
+        raise ConfigError(
+            f"missing until a later version: {', '.join(names)}; there are {', '.join(there)}",
+            setting="protocols",
+            value=protocols,
+        )
+    there += later
     unknown = [name for name in names if name not in there]
     if unknown or not names:
         raise ConfigError(
@@ -105,6 +134,14 @@ def _names(plan: Plan, protocols: str | None) -> list[str] | None:
             value=protocols,
         )
     return names
+
+
+def _awaited(plan: Plan) -> list[str]:
+    """Protocols that a plan names, this one or a shipped one, and no version has yet."""
+    plans = [plan, *map(load_plan, shipped_plans())]
+    series = [one for each in plans for one in each.series if one.later]
+    names = [name for one in series for name in one.protocols if name in one.later]
+    return [name for name in dict.fromkeys(names) if name not in PROTOCOLS]
 
 
 def _free_directory(name: str) -> Path:
@@ -125,6 +162,7 @@ def _plan_facts(plan: Plan) -> dict[str, object]:
         "runs": len(runs_of(plan)),
         "seconds": seconds,
         "bytes": size,
+        "memory_bytes": memory(plan),
         "later": _later(plan),
     }
 
@@ -162,20 +200,32 @@ def _describe(plan: Plan, as_json: bool) -> None:
         if run.protocol in PROTOCOLS
         and (reason := missing(PROTOCOLS[run.protocol], run.variant or "", run.stack or ""))
     }
+    unfit = Counter(
+        reason
+        for run in runs
+        if (reason := unsuited(protocol_of(plan, run.protocol), run, plan.workloads[run.workload]))
+    )
     if as_json:
         facts = {
             **_plan_facts(plan),
             "ids": [run.id for run in runs],
             "absent": sorted(set(absent.values())),
+            "not_applicable": dict(sorted(unfit.items())),
         }
         typer.echo(json.dumps(facts, indent=1))
         return
     seconds, size = estimate(plan)
-    typer.echo(f"{plan.name}: {len(runs)} runs, {_duration(seconds)}, about {size / 1e6:.0f} MB")
+    needed, there = memory(plan), psutil.virtual_memory().total
+    takes = f"{_duration(seconds)} at the most, about {size / 1e6:.0f} MB"
+    typer.echo(f"{plan.name}: {len(runs)} runs, {takes}, {needed / 1e9:.1f} GB of memory")
+    if needed > there:
+        typer.echo(f"its largest run needs more memory than this machine has: {there / 1e9:.1f} GB")
     for run in runs:
         typer.echo(f"  {run.id}")
     for reason in sorted(set(absent.values())):
         typer.echo(f"absent: {reason}")
+    for reason, count in sorted(unfit.items()):
+        typer.echo(f"not applicable: {reason} ({count} {'runs' if count > 1 else 'run'})")
     for series in plan.series:
         if series.later:
             typer.echo(f"missing until a later version: {series.name}: {_needs(series)}")
@@ -203,7 +253,7 @@ def _carry_out(campaign: Campaign, as_json: bool) -> None:
         what = report.outcome if not report.reason else f"{report.outcome}: {report.reason}"
         if report.rate:
             what += f", {report.bytes / 1e6:,.0f} MB/s, {report.rate:,.0f} messages/s"
-        notes.print(f"      {what}", markup=False)
+        notes.print("; ".join([f"      {what}", *report.notes]), markup=False)
 
     try:
         with _ended_by_sigterm():
@@ -237,6 +287,7 @@ def _summarise(campaign: Campaign, as_json: bool) -> None:
             "campaign": campaign.id,
             "directory": str(campaign.directory),
             "runs": done,
+            "bursts": [one.facts() for one in bursts(campaign.plan, done)],
             "later": _later(campaign.plan),
         }
         typer.echo(json.dumps(facts, indent=1))
@@ -253,10 +304,32 @@ def _summarise(campaign: Campaign, as_json: bool) -> None:
             str(one["size"]),
             f"{one['bytes_per_second'] / 1e6:,.1f}" if measured else "",
             f"{one['messages_per_second']:,.0f}" if measured else "",
-            one["outcome"] if not one["reason"] else f"{one['outcome']}: {one['reason']}",
+            _ending(one),
         )
     for series in campaign.plan.series:
         for protocol in series.protocols if series.later else ():
             why = f"missing until a later version ({series.name} needs {', '.join(series.later)})"
             table.add_row(protocol, "", "", "", "", "", "", why)
-    Console(soft_wrap=True).print(table)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    if found := bursts(campaign.plan, done):
+        console.print(_burst_table(found))
+
+
+def _ending(facts: dict[str, Any]) -> str:
+    if facts["reason"]:
+        return f"{facts['outcome']}: {facts['reason']}"
+    skipped = facts.get("latency_skipped", 0)
+    return f"{facts['outcome']}; {skipped:,} never sent" if skipped else str(facts["outcome"])
+
+
+def _burst_table(found: list[Burst]) -> Table:
+    """How many messages in one go were all delivered, and what became of more."""
+    table = Table("series", "protocol", "nodes", "size", "fits", "beyond that", box=None)
+    for one in found:
+        keys = one.keys
+        name = keys["protocol"] if keys["stack"] is None else f"{keys['protocol']} {keys['stack']}"
+        beyond = f"{one.above:,}: {one.ended}: {one.reason}" if one.above else "not tried"
+        more = (str(keys["nodes"]), str(keys["size"]), f"{one.fits:,}", beyond)
+        table.add_row(keys["series"], name, *more)
+    return table

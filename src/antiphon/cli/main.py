@@ -1,7 +1,9 @@
 """Entry point of ``antiphon``: finds the verb, and turns every failure into one line.
 
 A traceback tells a user of a command nothing to do, so errors of ours become their text on
-standard error. Exit code 2 is for bad arguments, 1 for a failure, 130 for Ctrl-C.
+standard error. Exit code 2 is for bad arguments, 1 for a failure, 130 for Ctrl-C. A setting, a name
+or a directory that makes no sense is a bad argument, wherever that is noticed: a script tells a
+mistake of its own from something that it is to report, such as a protocol that got slower.
 
 The large verbs bring their own Typer application and are imported only when they are called:
 ``antiphon doctor`` must not need what ``antiphon bench`` needs.
@@ -19,7 +21,7 @@ import typer
 
 from antiphon._version import __version__
 from antiphon.cli.doctor import doctor
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ConfigError, FilterError
 
 __all__ = ["app", "main"]
 
@@ -134,9 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the flush at exit, so standard output is pointed elsewhere first.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except AntiphonError as error:
-        return _complain(str(error), 1)
-    except OSError as error:
+    except (ConfigError, FilterError) as error:
+        return _complain(str(error), 2)
+    except (AntiphonError, OSError) as error:
         return _complain(str(error), 1)
     except Exception as error:
         # Typer brings its usage errors from click or from a copy of it, depending on its version.

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from antiphon import pipeline
 from antiphon.pipeline import store
+from antiphon.pipeline.inputs import UPDATE_SHARE
 
 __all__ = ["app"]
 
@@ -48,6 +49,10 @@ def run(
         list[str] | None,
         typer.Option(help="A setting of Spark, such as spark.driver.memory=6g; repeatable."),
     ] = None,
+    update_share: Annotated[
+        float,
+        typer.Option(help="The part of a cluster's requests that are updates: table sizing."),
+    ] = UPDATE_SHARE,
     report: Annotated[bool, typer.Option(help="Also write report.html.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +68,7 @@ def run(
         notes.print(f"{time.monotonic() - begin:6.1f} s  {line}", markup=False)
 
     with _ended_by_sigterm():
-        done = pipeline.run(campaigns, out, master, settings, say)
+        done = pipeline.run(campaigns, out, master, settings, say, update_share=update_share)
     page = pipeline.report(out) if report else None
     if page is not None:
         say(f"report: {page}")
@@ -163,7 +168,7 @@ def compare(
     ] = 0.1,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether anything got slower. Exit code 1 when something did.
+    """Tell whether anything got slower. Exit code 1 when something did, or nothing was compared.
 
     Example: antiphon pipeline compare tables-main tables-branch
     """
@@ -174,7 +179,7 @@ def compare(
         typer.echo(to_json(found))
     else:
         print_comparison(found)
-    if found.slower:
+    if found.slower or not found.rows:
         raise typer.Exit(1)
 
 

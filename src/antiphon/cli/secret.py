@@ -21,7 +21,12 @@ def read_secret(path: Path | None) -> bytes | None:
     """What is in the file, without the line's end."""
     if path is None:
         return None
-    secret = path.read_bytes().rstrip(b"\r\n")
+    try:
+        secret = path.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise ConfigError(
+            f"the secret cannot be read from {path}: {error.strerror}", setting="secret"
+        ) from error
     if not secret:
         raise ConfigError(f"the file {path} is empty; put a secret into it", setting="secret")
     return secret

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from antiphon.lab.bench.orders import WorkingThread, stamped
 from antiphon.lab.peers.requests.base import Caller, RequestEndpoint, TaskCaller
-from antiphon.lab.stamps import MOST_PER_SECOND, Times
+from antiphon.lab.stamps import Times
 from antiphon.lab.writers import parts_of
 
 __all__ = ["Calling", "callers_of"]
@@ -119,7 +119,8 @@ class CallingLoop(Calling):
 def callers_of(endpoint: RequestEndpoint, threads: int, messages: int | None) -> list[Calling]:
     """As many as there are threads; where those are tasks, the one loop of all."""
     parts = list(parts_of(messages, threads))
+    # One for all, so that one in as many is kept of each.
+    times = Times(endpoint.config.timed)
     if endpoint.config.tasks:
-        return [CallingLoop(endpoint, Times(), parts)]
-    most = max(1, MOST_PER_SECOND // threads)
-    return [CallingThread(endpoint, number, Times(most), part) for number, part in enumerate(parts)]
+        return [CallingLoop(endpoint, times, parts)]
+    return [CallingThread(endpoint, number, times, part) for number, part in enumerate(parts)]

@@ -10,21 +10,16 @@ import datetime
 import fcntl
 import json
 import os
-import platform
 import secrets
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from antiphon._version import __version__
 from antiphon.errors import AntiphonError, ConfigError
-from antiphon.lab.bench.machine import busy_seconds, describe_machine, share_of_others
-from antiphon.lab.java import programs
+from antiphon.lab.hosts import machine_facts
 from antiphon.lab.plan import Plan, Run, load_plan, runs_of
 from antiphon.lab.record import PARTIAL, SCHEMA_VERSION, RecordFailed, write_json
 from antiphon.lab.workloads.garbage import GarbageSettings
@@ -32,12 +27,9 @@ from antiphon.lab.workloads.garbage import GarbageSettings
 __all__ = ["Campaign", "CampaignError"]
 
 _FACTS = "campaign.json"
-# What the lab itself works with; those of a protocol are in its runs.
-_PACKAGES = ("psutil", "pyarrow")
+_MACHINE = "machine.json"
 _LOCK = ".lock"
 _ADAPTERS = "adapters"
-# So long others are watched before a campaign begins: a few dozen of the kernel's ticks.
-_WATCH_SECONDS = 0.3
 
 
 class CampaignError(AntiphonError):
@@ -96,7 +88,7 @@ class Campaign:
                 shutil.copy(
                     plan.folder / adapter.file, directory / _ADAPTERS / f"{adapter.name}.py"
                 )
-            write_json(directory / "machine.json", machine_facts())
+            write_json(directory / _MACHINE, {"schema_version": SCHEMA_VERSION, **machine_facts()})
             write_json(directory / _FACTS, facts)  # the last: with it, it is a campaign
         except (OSError, RecordFailed) as error:
             raise CampaignError(f"no campaign can be written to {directory}: {error}") from error
@@ -119,21 +111,42 @@ class Campaign:
     def id(self) -> str:
         return str(self._facts["campaign"])
 
+    def garbage(self, workload: str) -> GarbageSettings | None:
+        """What a load on Python's collector was set to; the same for all runs that have it."""
+        found = self._facts["garbage"] or {}
+        # Up to schema version 2 there was one for all workloads.
+        own = found if "live_objects" in found else found.get(workload)
+        return None if own is None else GarbageSettings(**own)
+
     @property
-    def garbage(self) -> GarbageSettings | None:
-        """What the load on Python's collector was set to; the same for all runs."""
-        found = self._facts["garbage"]
-        return None if found is None else GarbageSettings(**found)
+    def settled(self) -> bool:
+        """Whether its loads on collectors are known."""
+        return self._facts["garbage"] is not None
 
     @property
     def garbage_use(self) -> Mapping[str, float]:
         """By language, the part of a core that this load was measured to take."""
         return dict(self._facts["garbage_use"])
 
-    def set_garbage(self, settings: GarbageSettings, use: Mapping[str, float]) -> None:
-        """What all its runs are to have, from now on."""
-        self._facts |= {"garbage": asdict(settings), "garbage_use": dict(use)}
+    def set_garbage(
+        self, settings: Mapping[str, GarbageSettings], use: Mapping[str, float]
+    ) -> None:
+        """By workload, what all runs that have it are to have, from now on."""
+        found = {name: asdict(one) for name, one in settings.items()}
+        self._facts |= {"garbage": found, "garbage_use": dict(use)}
         write_json(self.directory / _FACTS, self._facts)
+
+    def hosts(self) -> Mapping[str, Any]:
+        """What is known of the machines that are reached by SSH, by the names that plans give."""
+        facts = json.loads((self.directory / _MACHINE).read_text(encoding="utf-8"))
+        return dict(facts.get("hosts", {}))
+
+    def add_host(self, name: str, facts: Mapping[str, Any]) -> None:
+        """What a machine is that takes part, beside the one that runs the campaign."""
+        path = self.directory / _MACHINE
+        machine = json.loads(path.read_text(encoding="utf-8"))
+        machine["hosts"] = {**machine.get("hosts", {}), name: dict(facts)}
+        write_json(path, machine)
 
     def adapter(self, protocol: str) -> str:
         """The file of a protocol that the plan brings along; empty for the others."""
@@ -187,41 +200,3 @@ def _applied(plan: Plan, quick: bool, protocols: Sequence[str] | None) -> Plan:
     if quick:
         plan = plan.quick()
     return plan if protocols is None else plan.with_protocols(protocols)
-
-
-def machine_facts() -> dict[str, Any]:
-    """What the figures were measured on."""
-    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    try:
-        governed: str | None = governor.read_text(encoding="ascii").strip()
-    except OSError:
-        governed = None
-    machine = describe_machine()
-    return {
-        "schema_version": SCHEMA_VERSION,
-        **machine.facts(),
-        "host": platform.node(),
-        "system": _system(),
-        "libc": " ".join(platform.libc_ver()),
-        "python": platform.python_version(),
-        "antiphon": __version__,
-        "versions": {name: metadata.version(name) for name in _PACKAGES},
-        "java": programs.java_version(),
-        "governor": governed,
-        "load_average": list(os.getloadavg()),
-        "other_load": _other_load(machine.cores),
-    }
-
-
-def _other_load(cores: int) -> float:
-    """The share of all cores that is in use while this process waits."""
-    busy, begun = busy_seconds(), time.monotonic()
-    time.sleep(_WATCH_SECONDS)
-    return round(share_of_others(busy_seconds() - busy, 0.0, time.monotonic() - begun, cores), 3)
-
-
-def _system() -> str:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
-    except OSError:
-        return ""

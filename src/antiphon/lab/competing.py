@@ -32,18 +32,22 @@ MOST = 0.95
 LOAD_SECONDS = 60.0
 
 
-def _garbage(plan: Plan) -> Garbage | None:
-    return next((one.garbage for one in plan.workloads.values() if one.garbage), None)
-
-
-def garbage_settings(plan: Plan) -> GarbageSettings | None:
-    """The load on Python's collector that all runs of a plan have, calibrated where it says so."""
-    wanted = _garbage(plan)
-    if wanted is None:
-        return None
-    if wanted.live_objects is None:
-        return calibrate(wanted.core_share)
-    return GarbageSettings(wanted.live_objects, wanted.replaced_per_second)
+def garbage_settings(plan: Plan) -> dict[str, GarbageSettings]:
+    """By workload, the load on Python's collector, calibrated where the plan says so."""
+    found: dict[str, GarbageSettings] = {}
+    calibrated: dict[float, GarbageSettings] = {}
+    for name, workload in plan.workloads.items():
+        wanted = workload.garbage
+        if wanted is None:
+            continue
+        if wanted.live_objects is not None:
+            found[name] = GarbageSettings(wanted.live_objects, wanted.replaced_per_second)
+            continue
+        # Once for each share: a second time would find another number.
+        if wanted.core_share not in calibrated:
+            calibrated[wanted.core_share] = calibrate(wanted.core_share)
+        found[name] = calibrated[wanted.core_share]
+    return found
 
 
 def garbage_order(protocol: Protocol, wanted: Garbage, settings: GarbageSettings) -> dict[str, Any]:
@@ -56,17 +60,22 @@ def garbage_order(protocol: Protocol, wanted: Garbage, settings: GarbageSettings
     return asdict(settings)
 
 
-def garbage_use(plan: Plan, settings: GarbageSettings) -> dict[str, float]:
-    """By language, the part of a core that the load on the collector takes, measured alone."""
-    wanted = _garbage(plan)
-    if wanted is None:
-        return {}
+def garbage_use(plan: Plan, settings: Mapping[str, GarbageSettings]) -> dict[str, float]:
+    """By language, the part of a core that the load on the collector takes, measured alone.
+
+    A plan that asks for this has one such load.
+    """
     found: dict[str, float] = {}
     runs = [run for run in runs_of(plan) if plan.workloads[run.workload].cpu_as_garbage]
+    if not runs:
+        return found
+    ((load, its),) = settings.items()
+    wanted = plan.workloads[load].garbage
+    assert wanted is not None
     for name in dict.fromkeys(run.protocol for run in runs):
         protocol = protocol_of(plan, name)
         if protocol.managed and protocol.language not in found and not missing(protocol):
-            found[protocol.language] = _use_of(protocol, wanted, settings, plan.seed)
+            found[protocol.language] = _use_of(protocol, wanted, its, plan.seed)
     return found
 
 

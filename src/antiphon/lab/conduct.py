@@ -31,6 +31,7 @@ from antiphon.lab.protocols import REQUEST, Protocol, missing, protocol_of, unsu
 from antiphon.lab.record import RecordFailed, Report, RunFolder, facts_of
 from antiphon.lab.remote import Clock, take_clock
 from antiphon.lab.sampling import machine_usage, process_usage
+from antiphon.lab.stamps import MOST_PER_SECOND
 
 __all__ = ["conduct"]
 
@@ -39,6 +40,10 @@ NANOS = 1_000_000_000
 HERE = Place()
 # In a sample, the times that are a process's own.
 CLOCKED = ("begun_ns", "last_ns")
+# In a sample, counts of which a run keeps what they grew by in its window.
+GROWING = ("skipped", "garbage_replaced", "garbage_missed")
+# A load that took less than this part of what it was to take is told.
+ENOUGH = 0.9
 # A process that does not answer for so long is stuck.
 ANSWER = 15.0
 JOIN = 60.0
@@ -93,7 +98,7 @@ class Conducted:
         self._kept: list[tuple[int, int, int]] = []  # time, messages, bytes
         self._timed = 0
         self._flowing = False
-        self._load: dict[str, float | None] = {"cpu_share": None}
+        self._load: dict[str, Any] = {"cpu_share": None}
         self._competition: Competition | None = None
         self._limit: MemoryLimit | None = None
         self._clocks: dict[str, Clock] = {}
@@ -185,7 +190,7 @@ class Conducted:
             elapsed = self._elapsed()
             if second <= elapsed or over:
                 second = int(elapsed)
-                self._sample(second)
+                self._sample(second, over)
                 second += 1
             if over:
                 break
@@ -230,6 +235,7 @@ class Conducted:
             service = server.ask("serve", system=run.protocol, host=place.address)["address"]
             self._join("server", server, place)
         folder = str(crew.folder()) if peer is not None and peer.folder else ""
+        timed = sum(self._times(bool(targets), reads) for _, reads, targets in roles(run))
         for index, (role, reads, targets) in enumerate(roles(run)):
             place = places[index]
             child = self._start_role(crew, role, reads, place, self._cores(index))
@@ -249,6 +255,7 @@ class Conducted:
                 "sources": [at for at, one in enumerate(roles(run)) if index in one[2]],
                 "messages": run.messages,
                 "handlers": self._plan.handlers,
+                "timed": max(1, MOST_PER_SECOND // max(1, timed)),
                 "slow": (self._workload.slow_receiver or 0.0) if index == run.nodes - 1 else 0.0,
             }
             child.tell(
@@ -308,12 +315,13 @@ class Conducted:
     def _compete(self, crew: Crew, measured: list[Party], loads: contextlib.ExitStack) -> None:
         """Start what the run has to stand up against."""
         workload, seed = self._workload, self._run.seed
-        settings = self._campaign.garbage
+        settings = self._campaign.garbage(self._run.workload)
         if workload.garbage is not None and settings is not None:
             facts = garbage_order(self._protocol, workload.garbage, settings)
             ask_all(
                 [party.child for party in measured], "garbage", timeout=60.0, seed=seed, **facts
             )
+            self._load["garbage"] = facts
             self._event("load", f"garbage {facts}")
         self._competition = Competition(crew, loads, seed)
         machines = {party.place.host if party.place.remote else "": party for party in measured}
@@ -337,8 +345,7 @@ class Conducted:
         return share_as_garbage(self._protocol, self._campaign.garbage_use, processes, cores)
 
     def _begin(self) -> None:
-        stream = self._protocol.peer is not None and self._protocol.peer.stream
-        active = [one.child for one in self._parties if one.writes or (stream and one.reads)]
+        active = [one.child for one in self._parties if one.writes]
         if self._run.messages is not None:
             self._count = Count(self._run, self._protocol)
         paced = len(active) if self._run.paced is None else self._run.paced
@@ -378,7 +385,7 @@ class Conducted:
             row = {"time_ns": when - offset, "event": event, "text": text}
             self._folder.add("events", host=host, role=party.role, **row)
 
-    def _sample(self, second: int) -> None:
+    def _sample(self, second: int, last: bool) -> None:
         now = time.monotonic_ns()
         kept = self._window[0] <= now <= self._window[1] + NANOS // 2
         common = {"time_ns": now, "second": second, "kept": kept}
@@ -418,6 +425,10 @@ class Conducted:
             messages += int(answer.get("received", 0))
             received += int(answer.get("received_bytes", 0))
             wrong += int(answer.get("wrong", 0))
+            if kept and answer:
+                seen = {name: answer.get(name, 0) for name in GROWING} | {"time_ns": now}
+                party.last.setdefault("kept first", seen)
+                party.last["kept last"] = seen
             if kept and usage:
                 self._seen.resident.setdefault(party.role, []).append(usage["resident_bytes"])
         for host, machine in machines.items():
@@ -426,7 +437,7 @@ class Conducted:
         if kept:
             self._seen.delivered.append(((now - self._start) / NANOS, messages))
             self._kept.append((now, messages, received))
-        self._take_times()
+        self._take_times(last)
 
     def _usage(self, party: Party) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of a party and of its machine; the latter empty where that is this one."""
@@ -435,29 +446,75 @@ class Conducted:
         answer = party.child.ask("usage", ANSWER)
         return answer["process"], answer["machine"]
 
-    def _take_times(self) -> None:
+    def _take_times(self, last: bool) -> None:
         members = [party for party in self._parties if party.role != "server"]
         clocks = [self._clocks[party.place.host] for party in members]
         offsets = {at: clock.offset_ns for at, clock in enumerate(clocks)}
         for index, party in enumerate(members):
-            # Those that ask have the times of round trips, elsewhere those that receive.
-            if not (party.writes if self._variant == REQUEST else party.reads):
+            if not self._times(party.writes, party.reads):
                 continue
-            answer = party.child.ask("times", ANSWER)
-            party.last["left_out"] = answer["left_out"]
-            found = latency_table(answer, index, self._window, offsets)
-            self._timed += found.num_rows
-            self._folder.add_table("latency", found)
+            while True:
+                answer = party.child.ask("times", ANSWER, end=last)
+                party.last["left_out"] = answer["left_out"]
+                found = latency_table(answer, index, self._window, offsets)
+                self._timed += found.num_rows
+                self._folder.add_table("latency", found)
+                # What did not fit the answer is in the next one, and after the last there is none.
+                if not (last and answer["left"]):
+                    break
+
+    def _times(self, writes: bool, reads: bool) -> bool:
+        """Whether it has times: of round trips those that ask, elsewhere those that receive."""
+        return writes if self._variant == REQUEST else reads
 
     def _report(self, outcome: str, reason: str) -> Report:
+        self._note_load()
+        notes = self._notes(self._skipped())
         if self._count is not None:
-            return Report(self._run, outcome, reason, *self._count.rates())
+            return Report(self._run, outcome, reason, *self._count.rates(), notes)
         if len(self._kept) < 2:
             return Report(self._run, outcome, reason)
         (first, before, some), (last, after, more) = self._kept[0], self._kept[-1]
         seconds = max(1, last - first) / NANOS
         rate, volume = (after - before) / seconds, (more - some) / seconds
-        return Report(self._run, outcome, reason, rate, volume)
+        return Report(self._run, outcome, reason, rate, volume, notes)
+
+    def _grown(self, name: str) -> int:
+        """What a count grew by in the window, all processes together."""
+        seen = [one.last for one in self._parties if "kept first" in one.last]
+        return sum(int(one["kept last"][name]) - int(one["kept first"][name]) for one in seen)
+
+    def _skipped(self) -> int:
+        if self._count is None:
+            return self._grown("skipped")
+        # All of it counts, and much may have been before the first sample.
+        return sum(int(one.last.get("kept last", {}).get("skipped", 0)) for one in self._parties)
+
+    def _note_load(self) -> None:
+        """What the load on the collectors came to, in the mean of the processes that had it."""
+        measured = [one for one in self._parties if one.reads or one.writes]
+        if "garbage" not in self._load or not measured:
+            return
+        nanos = max(self._grown("time_ns"), 1)
+        self._load["garbage"] |= {
+            "replaced_per_second_measured": self._grown("garbage_replaced") * NANOS / nanos,
+            "missed": self._grown("garbage_missed"),
+        }
+
+    def _notes(self, skipped: int) -> tuple[str, ...]:
+        """What whoever reads the figures should know of them."""
+        notes = []
+        if skipped:
+            notes.append(f"{skipped:,} were due and never sent")
+        garbage = self._load.get("garbage", {})
+        wanted = garbage.get("replaced_per_second", 0.0)
+        found = garbage.get("replaced_per_second_measured", wanted)
+        if found < wanted * ENOUGH:
+            notes.append(f"the load replaced {found:,.0f} of {wanted:,.0f} objects a second")
+        share, taken = self._load["cpu_share"], self._load.get("cpu_share_measured")
+        if share is not None and taken is not None and taken < share * ENOUGH:
+            notes.append(f"the load took {taken:.0%} of the {share:.0%} of all cores it was to")
+        return tuple(notes)
 
     def _one_in(self) -> float | None:
         """How many messages of the window each row of the latencies stands for."""
@@ -502,6 +559,7 @@ class Conducted:
             "load": self._load,
             "latency_one_in": self._one_in(),
             "latency_left_out": sum(one.last.get("left_out", 0) for one in self._parties),
+            "latency_skipped": self._skipped(),
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
             "lab_core_share": own_share,

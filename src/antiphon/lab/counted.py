@@ -2,7 +2,8 @@
 
 Receives from `antiphon.lab.conduct` what the processes of a run answer when they are asked for a
 sample; hands back whether it is over, and its window: from the first message sent to the last that
-came.
+came, by the clocks of those that sent and received it. Nobody acknowledges anything for this: what
+has come is known from the receivers themselves.
 """
 
 from __future__ import annotations
@@ -46,13 +47,12 @@ class Count:
         now = time.monotonic_ns()
         received = sum(one["received"] for one in said)
         if received != self.received:
-            # Java's programs do not know when the last one came.
-            self._last = self._changed = now
-        self._last = max((one.get("last_ns", 0) for one in said), default=0) or self._last
+            self._changed = now
+        self._last = max((one["last_ns"] for one in said), default=0)
         self.sent = sum(one["sent"] for one in said)
         self.received = received
         self.bytes = sum(one["received_bytes"] for one in said)
-        self._first = min((one["begun_ns"] for one in said if one.get("begun_ns")), default=0)
+        self._first = min((one["begun_ns"] for one in said if one["begun_ns"]), default=0)
         self._done = all(one.get("done", True) for one in said)
         if not self._done:
             return False

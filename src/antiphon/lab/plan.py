@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ __all__ = [
     "estimate",
     "load_plan",
     "members",
+    "memory",
     "run_seconds",
     "runs_of",
     "shipped_plans",
@@ -81,6 +82,9 @@ _SAMPLE_BYTES = 120  # a row of samples.parquet, as Parquet packs it
 _LATENCY_BYTES = 12
 _LATENCY_ROWS = 10_000  # a second, at the most: above that the runner samples
 _STAMPS = 100  # a second, of a thread that sends as fast as it can
+_PROCESS_BYTES = 60_000_000  # a Python process with the lab and a library in it
+_JVM_BYTES = 100_000_000  # a JVM, beside its heap
+_OBJECT_BYTES = 70  # of the load on Python's collector
 _LINK_CHECKS = 3  # ping, TCP and UDP over the bare link
 
 
@@ -357,15 +361,20 @@ def estimate(plan: Plan) -> tuple[float, int]:
 
     Time: of every run its ``kept_until``, and 1.5 s for its processes to come and go; of every link
     three checks of at most 3 s. Bytes: of every second a row of samples for each process and for
-    the machine, and of the kept seconds a row per message, up to 10,000 a second. Runs whose
-    protocol is absent, or that are done when their messages are, take less.
+    the machine, and of the kept seconds a row per message, up to 10,000 a second. Runs that do not
+    apply take no time. Those whose protocol is absent, or that are done when their messages are,
+    take less.
     """
     runs = runs_of(plan)
     kept = plan.times.kept_until - plan.times.kept_from
     check = min(kept, _CHECK_SECONDS) + _START_SECONDS
     seconds = len({run.link for run in runs}) * _LINK_CHECKS * check
     size = 0.0
+    apply = _suited(plan)
     for run in runs:
+        size += _RUN_BYTES
+        if not apply(run):
+            continue
         seconds += run_seconds(plan)
         rows = _LATENCY_ROWS * kept
         if run.rate is not None:
@@ -375,8 +384,43 @@ def estimate(plan: Plan) -> tuple[float, int]:
         if run.messages is not None:
             rows = min(rows, float(run.messages * run.senders * max(1, run.nodes - 1)))
         samples = plan.times.kept_until * (run.nodes + 1)
-        size += _RUN_BYTES + samples * _SAMPLE_BYTES + rows * _LATENCY_BYTES
+        size += samples * _SAMPLE_BYTES + rows * _LATENCY_BYTES
     return seconds, int(size)
+
+
+def memory(plan: Plan) -> int:
+    """Bytes that the processes of the plan's largest run hold at the least.
+
+    A JVM has all of its heap from the begin; of the others, what they have before the first
+    message. Messages that are queued come on top, and are what some runs are for.
+    """
+    # They import this module.
+    from antiphon.lab.java.programs import HEAP_BYTES
+    from antiphon.lab.protocols import protocol_of
+
+    apply = _suited(plan)
+    most = 0
+    for run in runs_of(plan):
+        workload = plan.workloads[run.workload]
+        java = bool(protocol_of(plan, run.protocol).program)
+        each = _JVM_BYTES + HEAP_BYTES if java else _PROCESS_BYTES
+        if workload.garbage is not None and not java:
+            each += (workload.garbage.live_objects or 0) * _OBJECT_BYTES
+        if apply(run):
+            most = max(most, each * run.nodes + workload.memory_bytes)
+    return most
+
+
+def _suited(plan: Plan) -> Callable[[Run], bool]:
+    """Whether a run is one that its protocol could make."""
+    # It imports this module.
+    from antiphon.lab.protocols import protocol_of, unsuited
+
+    def suited(run: Run) -> bool:
+        workload = plan.workloads[run.workload]
+        return not unsuited(protocol_of(plan, run.protocol), run, workload)
+
+    return suited
 
 
 def run_seconds(plan: Plan) -> float:

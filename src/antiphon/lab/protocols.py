@@ -19,7 +19,6 @@ from antiphon.lab.peers import (
     Endpoint,
     EndpointConfig,
     Peer,
-    StreamEndpoint,
 )
 from antiphon.lab.peers.requests import REQUEST_PEERS, load_requests
 from antiphon.lab.peers.requests.base import RequestEndpoint
@@ -82,7 +81,14 @@ PROTOCOLS: dict[str, Protocol] = {
             requests="antiphon",
         ),
         Protocol("antiphon-topic", MORE_PEERS["antiphon-topic"], ("callback", "batch", "shares")),
-        Protocol("tcp-c", PEERS["raw-tcp"], ("stream",), "c", managed=False),
+        Protocol(
+            "tcp-c",
+            MORE_PEERS["tcp-c"],
+            ("stream", REQUEST),
+            "c",
+            managed=False,
+            requests="raw-tcp",
+        ),
         Protocol(
             "tcp-python",
             MORE_PEERS["tcp-python"],
@@ -147,13 +153,6 @@ def unsuited(protocol: Protocol, run: Run, workload: Workload) -> str:
         return f"{protocol.name} has no garbage collector"
     if protocol.largest is not None and run.size > protocol.largest:
         return f"a message of {run.size} bytes: {protocol.name} carries at most {protocol.largest}"
-    if protocol.peer is not None and protocol.peer.stream:
-        if run.pattern != "one-way" or run.senders > 1:
-            return f"{protocol.name} is one stream that goes one way"
-        if run.rate is not None or run.messages is not None:
-            return f"{protocol.name} is a stream as fast as it goes; it has no messages to count"
-        if run.threads > 1:
-            return f"{protocol.name} is one stream, of one thread"
     if run.pattern in ("1-n", "m-n") and not protocol.group:
         return f"{run.pattern} is for groups; {protocol.name} sends to one at a time"
     # Whatever a plan asks for and nobody does would be written down as if it had been done.
@@ -165,8 +164,8 @@ def unsuited(protocol: Protocol, run: Run, workload: Workload) -> str:
         return f"{protocol.name} has no stacks"
     if protocol.program and run.threads > 1:
         return f"{protocol.name} sends with one thread"
-    if protocol.program and not protocol.group and run.pattern != "one-way":
-        return f"{protocol.name} has a writer and a reader, and goes one way"
+    if protocol.program and not protocol.group and run.pattern not in ("one-way", "duplex"):
+        return f"{protocol.name} is between two"
     if run.variant == REQUEST and run.rate is not None:
         return "requests are made one after the other, and have no rate"
     if workload.slow_receiver is not None:
@@ -192,7 +191,7 @@ def protocol_of(plan: Plan, name: str) -> Protocol:
     return Protocol(name, Peer(name, adapter.file, (), _ALL), (), managed=adapter.managed)
 
 
-def load_protocol(name: str, adapter: str = "") -> type[Endpoint] | type[StreamEndpoint]:
+def load_protocol(name: str, adapter: str = "") -> type[Endpoint]:
     """The endpoint class of a protocol, from the file ``adapter`` where there is one.
 
     Imports the library that it adapts.
@@ -203,7 +202,7 @@ def load_protocol(name: str, adapter: str = "") -> type[Endpoint] | type[StreamE
     if peer is None:
         raise LookupError(missing(PROTOCOLS[name]))
     module = importlib.import_module(f"antiphon.lab.peers.{peer.module}")
-    found: type[Endpoint] | type[StreamEndpoint] = module.ENDPOINT
+    found: type[Endpoint] = module.ENDPOINT
     return found
 
 

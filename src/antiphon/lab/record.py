@@ -30,7 +30,7 @@ __all__ = [
     "write_json",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 PARTIAL = ".partial"
 ROWS = 10_000
 
@@ -156,13 +156,17 @@ def write_json(path: Path, facts: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is told of a run when it is over; ``rate`` and ``bytes`` per second of the window."""
+    """What is told of a run when it is over; ``rate`` and ``bytes`` per second of the window.
+
+    ``notes`` are what whoever reads these figures should know.
+    """
 
     run: Run
     outcome: str
     reason: str
     rate: float = 0.0
     bytes: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 class RunFolder:

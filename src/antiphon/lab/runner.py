@@ -12,6 +12,7 @@ from collections.abc import Callable
 from antiphon.lab.campaign import Campaign, CampaignError
 from antiphon.lab.competing import garbage_settings, garbage_use
 from antiphon.lab.conduct import conduct
+from antiphon.lab.hosts import host_facts
 from antiphon.lab.link_runs import check_links
 from antiphon.lab.plan import Run
 from antiphon.lab.record import RecordFailed, Report
@@ -45,9 +46,14 @@ def run_campaign(
 def _carry_out(
     campaign: Campaign, begin: Callable[[Run, int, int], None], end: Callable[[Report], None]
 ) -> None:
+    for name in dict.fromkeys(run.link for run in campaign.runs()):
+        link = campaign.plan.links[name]
+        if link.kind == "ssh":
+            for host, facts in host_facts(link, campaign.hosts()).items():
+                campaign.add_host(host, facts)
     for report in check_links(campaign):
         end(report)
-    if campaign.garbage is None and (settings := garbage_settings(campaign.plan)):
+    if not campaign.settled and (settings := garbage_settings(campaign.plan)):
         campaign.set_garbage(settings, garbage_use(campaign.plan, settings))
     runs = campaign.runs()
     for number, run in enumerate(runs):

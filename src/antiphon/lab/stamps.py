@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import threading
 import time
 from array import array
 
@@ -17,6 +18,7 @@ from antiphon.lab.peers.base import payload_of
 __all__ = [
     "COLUMNS",
     "MARK",
+    "MOST_PER_SECOND",
     "STAMP_BYTES",
     "Reader",
     "SlowReader",
@@ -36,6 +38,10 @@ _RECEIVED = struct.Struct("<BxHIqqq")
 # Of a list of times: sequence, source, intended, sent, received.
 COLUMNS = 5
 MOST_PER_SECOND = 10_000
+# Multiples of the golden ratio, in parts of 2**32: of any long stretch of sequences, also of every
+# fourth or sixteenth, the hashes are spread evenly. `Latencies.java` has the same.
+_SPREAD = 0x9E3779B1
+_HASHES = 1 << 32
 
 
 class Stamper:
@@ -68,43 +74,76 @@ def unpacked(times: str | list[int]) -> array[int]:
 class Times:
     """Times of messages: at most so many a second, the rest is counted in ``left_out``.
 
-    One thread at a time adds to them; another one may take.
+    More than that, and only 1 message in 2, in 4 and so on is kept from then on, and of those that
+    have come in the same second. Which ones is told by a hash of their sequence, so that they are
+    spread evenly over all. The first so many of each second would be one piece out of it; and every
+    so many-th may be always the same sender's, or none of a receiver whose turn is every fourth.
+
+    Any thread may add, and any may take.
     """
 
     def __init__(self, most: int = MOST_PER_SECOND) -> None:
         self.left_out = 0
-        self._most = most
-        self._times: array[int] = array("q")
+        self._most = most * COLUMNS
+        self._lock = threading.Lock()
+        self._ready: array[int] = array("q")
+        # Of the second that goes on: it may have to be thinned.
+        self._present: array[int] = array("q")
         self._second = 0
-        self._in_second = 0
+        self._below = _HASHES
 
     def add(self, sequence: int, other: int, intended: int, sent: int, received: int) -> None:
         """``other`` is whoever sent it, or was asked."""
-        second = received // 1_000_000_000
-        if second != self._second:
-            self._second, self._in_second = second, 0
-        self._in_second += 1
-        if self._in_second > self._most:
-            self.left_out += 1
-            return
-        self._times.extend((sequence, other, intended, sent, received))
+        with self._lock:
+            if sequence * _SPREAD % _HASHES >= self._below:
+                self.left_out += 1
+                return
+            second = received // 1_000_000_000
+            if second > self._second:
+                self._second = second
+                self._end_second()
+            self._present.extend((sequence, other, intended, sent, received))
+            while len(self._present) > self._most and self._below > 1:
+                self._thin()
 
-    def take(self, most: int = 20_000) -> array[int]:
-        """What was kept since the last call, oldest first, one after the other, `COLUMNS` each."""
-        end = min(len(self._times), most * COLUMNS)
-        taken = self._times[:end]
-        # What comes meanwhile goes to the end.
-        del self._times[:end]
+    def _end_second(self) -> None:
+        self._ready.extend(self._present)
+        self._present = array("q")
+
+    def _thin(self) -> None:
+        self._below //= 2
+        before, self._present = self._present, array("q")
+        for at in range(0, len(before), COLUMNS):
+            if before[at] * _SPREAD % _HASHES < self._below:
+                self._present.extend(before[at : at + COLUMNS])
+        self.left_out += (len(before) - len(self._present)) // COLUMNS
+
+    @property
+    def ready(self) -> int:
+        """How many could be taken now."""
+        return len(self._ready) // COLUMNS
+
+    def take(self, most: int = 20_000, end: bool = False) -> array[int]:
+        """What was kept since the last call, oldest first, one after the other, `COLUMNS` each.
+
+        Without those of the second that goes on, unless this is the ``end``.
+        """
+        with self._lock:
+            if end or time.monotonic_ns() // 1_000_000_000 > self._second:
+                self._end_second()
+            last = min(len(self._ready), most * COLUMNS)
+            taken = self._ready[:last]
+            del self._ready[:last]
         return taken
 
 
 class Reader:
     """Counts what comes, checks its size, and keeps the times of what is stamped.
 
-    Messages are given to it by one thread at a time.
+    At ``most`` so many times a second. Messages are given to it by one thread at a time.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, most: int = MOST_PER_SECOND) -> None:
         self._size = size
         self._stamped = size >= STAMP_BYTES
         self._expected: array[int] = array("i")
@@ -112,7 +151,7 @@ class Reader:
         self.messages = 0
         self.wrong = 0
         self.last_ns = 0
-        self.times = Times()
+        self.times = Times(most)
 
     def __call__(self, data: bytes) -> None:
         # With every message: as little as will do.
@@ -186,8 +225,8 @@ class SlowReader(TimedReader):
     each message costs something.
     """
 
-    def __init__(self, size: int, per_second: float) -> None:
-        super().__init__(size)
+    def __init__(self, size: int, per_second: float, most: int = MOST_PER_SECOND) -> None:
+        super().__init__(size, most)
         self._gap = int(1e9 / per_second)
         self._free = time.monotonic_ns()
 

@@ -13,6 +13,7 @@ orders of ``bench.worker`` it knows
 ``competed``          the share of all cores that this load has taken since the last time
 ``clock``             this machine's clock, and how many cores may be used
 ``usage``             what this process and its machine have used so far
+``machine``           what its machine is
 ====================  ===========================================================================
 """
 
@@ -32,7 +33,7 @@ import psutil
 from antiphon.lab.bench.orders import Connectable, carry_out
 from antiphon.lab.bench.worker import Worker
 from antiphon.lab.callers import Calling, callers_of
-from antiphon.lab.peers.base import LOOPBACK, EndpointConfig, StreamEndpoint
+from antiphon.lab.peers.base import LOOPBACK, EndpointConfig
 from antiphon.lab.peers.requests.base import RequestEndpoint
 from antiphon.lab.protocols import REQUEST, load_protocol, open_requests
 from antiphon.lab.sampling import machine_usage, process_usage
@@ -40,7 +41,7 @@ from antiphon.lab.stamps import Reader, SlowReader, TimedReader, packed
 from antiphon.lab.workloads.cpu import CpuLoad
 from antiphon.lab.workloads.garbage import GarbageLoad
 from antiphon.lab.workloads.memory import MemoryPressure
-from antiphon.lab.writers import PacedWriter, Streaming, Writer, parts_of
+from antiphon.lab.writers import PacedWriter, Writer, parts_of
 
 __all__ = ["LabWorker"]
 
@@ -72,7 +73,6 @@ class LabWorker(Worker):
         super().__init__()
         self._reader: Reader | None = None
         self._writers: list[Writer] = []
-        self._streaming: Streaming | None = None
         self._requests: RequestEndpoint | None = None
         self._callers: list[Calling] = []
         self._garbage: GarbageLoad | None = None
@@ -112,13 +112,10 @@ class LabWorker(Worker):
             self._requests = open_requests(system, settings)
             return {"address": self._requests.listen() if settings.receives else ""}
         factory = load_protocol(system, adapter)
-        if issubclass(factory, StreamEndpoint):
-            self._stream = factory(settings)
-            return {"address": self._stream.listen() if settings.receives else ""}
         if settings.receives:
             kind = Reader if settings.messages is None else TimedReader
-            slow = settings.slow
-            self._reader = SlowReader(settings.size, slow) if slow else kind(settings.size)
+            size, slow, most = settings.size, settings.slow, settings.timed
+            self._reader = SlowReader(size, slow, most) if slow else kind(size, most)
         self._endpoint = factory(settings, self._reader) if self._reader else factory(settings)
         return {"address": self._endpoint.listen() if settings.receives else ""}
 
@@ -145,13 +142,16 @@ class LabWorker(Worker):
     def do_clock(self) -> dict[str, Any]:
         return {"time_ns": time.monotonic_ns(), "cores": len(os.sched_getaffinity(0))}
 
+    def do_machine(self) -> dict[str, Any]:
+        # For this alone; whoever is measured does without.
+        from antiphon.lab.hosts import machine_facts
+
+        return machine_facts()
+
     def do_usage(self) -> dict[str, Any]:
         return {"process": process_usage(psutil.Process()), "machine": machine_usage()}
 
     def do_begin(self, threads: int = 1, rate: float | None = None) -> dict[str, Any]:
-        if self._stream is not None:
-            self._streaming = Streaming(self._stream)
-            return self._start([self._streaming])
         if self._requests is not None:
             messages = self._requests.config.messages
             self._callers = callers_of(self._requests, threads, messages)
@@ -166,19 +166,21 @@ class LabWorker(Worker):
         ]
         return self._start(self._writers)
 
-    def do_times(self, most: int = 20_000) -> dict[str, Any]:
-        kept = [caller.times for caller in self._callers]
-        if self._reader is not None:
-            kept.append(self._reader.times)
-        times = array("q")
-        for one in kept:
-            times.extend(one.take(most // len(kept)))
+    def do_times(self, most: int = 20_000, end: bool = False) -> dict[str, Any]:
+        self._catch_up()
+        # All callers have the same.
+        timed = self._callers[0] if self._callers else self._reader
         return {
-            "times": packed(times),
-            "left_out": sum(one.left_out for one in kept),
+            "times": packed(timed.times.take(most, end) if timed else array("q")),
+            "left": timed.times.ready if timed else 0,
+            "left_out": timed.times.left_out if timed else 0,
             "stage": "round-trip" if self._callers else "delivery",
             "topics": self._topics(),
         }
+
+    def _catch_up(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.catch_up()
 
     def _topics(self) -> dict[int, str]:
         """By sender."""
@@ -190,6 +192,7 @@ class LabWorker(Worker):
     def do_sample(self) -> dict[str, Any]:
         # Before the counts: when all is sent they do not change any more.
         done = all(one.finished.is_set() for one in (*self._writers, *self._callers))
+        self._catch_up()
         size = self._endpoint.config.size if self._endpoint else 0
         received = received_bytes = wrong = sent = sent_bytes = 0
         if self._reader is not None:
@@ -201,13 +204,6 @@ class LabWorker(Worker):
             sent = received = sum(caller.answered for caller in self._callers)
             sent_bytes = received_bytes = sent * self._requests.config.size
             wrong = sum(caller.wrong for caller in self._callers)
-        if self._streaming is not None and self._stream is not None:
-            count = self._streaming.bytes
-            messages = count // self._stream.config.size
-            if self._stream.config.receives:
-                received, received_bytes = messages, count
-            else:
-                sent, sent_bytes = messages, count
         return {
             "time_ns": time.monotonic_ns(),
             "received": received,
@@ -215,6 +211,7 @@ class LabWorker(Worker):
             "sent": sent,
             "sent_bytes": sent_bytes,
             "wrong": wrong,
+            "skipped": sum(writer.skipped for writer in self._writers),
             "gc_collections": self._collections.count,
             "gc_pause_ns": self._collections.pause_ns,
             "threads": threading.active_count(),
@@ -223,6 +220,7 @@ class LabWorker(Worker):
             "events": self._endpoint.happenings() if self._endpoint else [],
             "done": done,
             **self._extent(),
+            **self._garbage_facts(),
             **self._faults(),
         }
 
@@ -236,6 +234,13 @@ class LabWorker(Worker):
             "begun_ns": min((one.begun_ns for one in active if one.begun_ns), default=0),
             "last_ns": max(came, default=0),
         }
+
+    def _garbage_facts(self) -> dict[str, Any]:
+        """What the load on the collector has replaced so far, and what it had no time for."""
+        facts = self._garbage.facts() if self._garbage is not None else {}
+        if fault := facts.get("fault"):
+            return {"error": f"the load on the collector has ended: {fault}"}
+        return {f"garbage_{name}": facts.get(name, 0) for name in ("replaced", "missed")}
 
     def _parts(self) -> list[Connectable]:
         return super()._parts() + ([] if self._requests is None else [self._requests])

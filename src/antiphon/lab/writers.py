@@ -9,20 +9,19 @@ import time
 from collections.abc import Iterator
 
 from antiphon.lab.bench.orders import WorkingThread
-from antiphon.lab.peers.base import Endpoint, Sender, StreamEndpoint, payload_of
+from antiphon.lab.peers.base import Endpoint, Sender, payload_of
 from antiphon.lab.stamps import Stamper
 
-__all__ = ["PacedWriter", "Streaming", "Writer", "parts_of"]
+__all__ = ["PacedWriter", "Writer", "parts_of"]
 
 NANOS = 1_000_000_000
 STAMP_EVERY = NANOS // 100
-# Behind by more than this a timetable begins anew: what was due is not sent any more.
+# What was due longer ago is not sent any more, and counted as skipped: a sender that is too slow
+# would fall further behind for ever.
 LATEST = NANOS
 FLUSH = 5.0
 # Until a given number is out, which may take as long as the run; that ends with the process.
 FLUSH_ALL = 600.0
-# Of a stream, which is counted when it has ended: short against the window.
-STREAM_SECONDS = 0.25
 
 
 def parts_of(messages: int | None, threads: int) -> Iterator[int | None]:
@@ -38,14 +37,17 @@ class Writer(WorkingThread):
     """Sends as many as go, with a stamped one every hundredth of a second among them.
 
     With ``messages`` it sends so many, the stamped ones included, and has then finished.
+    ``skipped`` are those with times that were due and are never sent.
     """
 
     def __init__(self, endpoint: Endpoint, number: int, messages: int | None = None) -> None:
         super().__init__(f"write-{number}")
         self.sent = 0
+        self.skipped = 0
         self.begun_ns = 0
         self._endpoint = endpoint
         self._targets = endpoint.config.targets
+        self._payload = payload_of(endpoint.config.size)
         self._stamp = Stamper(endpoint.config.index, endpoint.config.size)
         self._messages = messages
         self._sender: Sender
@@ -73,33 +75,36 @@ class Writer(WorkingThread):
             now = clock()
             if now < due or not self._stamp.fits:
                 continue
-            if now - due > LATEST:
-                due = now
             self._send(due)
-            due += STAMP_EVERY
+            due = self._next(due, now)
 
     def _send_number(self, messages: int) -> None:
         stopped, burst, clock = self._stop.is_set, self._sender.burst, time.monotonic_ns
-        config = self._endpoint.config
-        payload = payload_of(config.size)
+        config, payload = self._endpoint.config, self._payload
         # No burst sends more; the last messages go one by one, so that not one is too many.
         most = config.burst * len(self._targets)
         due = clock()
         while self.sent < messages and not stopped():
             now = clock()
             if self._stamp.fits and now >= due:
-                due = max(due, now - LATEST)
                 self._send(due)
-                due += STAMP_EVERY
+                due = self._next(due, now)
             elif messages - self.sent >= most:
                 self.sent += burst()
             else:
                 self._sender.send(self._targets[self.sent % len(self._targets)], payload)
                 self.sent += 1
 
+    def _next(self, due: int, now: int) -> int:
+        """When the next stamped one is due, of those that are not skipped."""
+        due += STAMP_EVERY
+        skipped = max(0, now - LATEST - due) // STAMP_EVERY
+        self.skipped += skipped
+        return due + skipped * STAMP_EVERY
+
     def _send(self, due: int) -> None:
-        target = self._targets[self._stamp.sequence % len(self._targets)]
-        self._sender.send(target, self._stamp(due))
+        target = self._targets[self.sent % len(self._targets)]
+        self._sender.send(target, self._stamp(due) if self._stamp.fits else self._payload)
         self.sent += 1
 
 
@@ -119,44 +124,13 @@ class PacedWriter(Writer):
         stopped, clock = self._stop.is_set, time.monotonic_ns
         begin, number = clock(), 0
         while not stopped() and (messages is None or self.sent < messages):
-            due = begin + int(number * self._gap)
-            wait = due - clock()
-            if wait > 0:
-                time.sleep(min(wait, NANOS // 10) / NANOS)
-                continue
-            if -wait > LATEST:
-                begin, number = clock(), 0
-                continue
-            self._send(due)
-            number += 1
-
-
-class Streaming(WorkingThread):
-    """A bare stream, one short one after the other, at either end."""
-
-    def __init__(self, stream: StreamEndpoint) -> None:
-        super().__init__("stream")
-        self.bytes = 0
-        self._endpoint = stream
-
-    def _open(self) -> None:
-        """Nothing: every transfer makes its own connection."""
-
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self.bytes += self._endpoint.transfer(STREAM_SECONDS)[0]
-            except OSError:
-                if not self._stop.is_set():
-                    raise
-
-    def stop(self) -> None:
-        super().stop()
-        self._endpoint.wake()
-
-    def close(self, timeout: float) -> None:
-        self.stop()
-        super().close(timeout)
-
-    def _end(self) -> None:
-        """Nothing is left of a transfer."""
+            due, now = begin + int(number * self._gap), clock()
+            if due > now:
+                time.sleep(min(due - now, NANOS // 10) / NANOS)
+            elif now - due > LATEST:
+                following = int((now - LATEST - begin) / self._gap) + 1
+                self.skipped += following - number
+                number = following
+            else:
+                self._send(due)
+                number += 1

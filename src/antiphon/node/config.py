@@ -85,10 +85,11 @@ class Schedule:
 
     fifo_priority: int | None = None
     """Real-time priority (SCHED_FIFO, 1 to 99) of the scheduler threads, where it is permitted;
-    elsewhere a warning says what is missing."""
+    elsewhere a warning says what is missing, once, when the threads begin with the first work."""
 
     cpus: tuple[int, ...] = ()
-    """Processors that the scheduler threads may use; empty: all."""
+    """Processors that the scheduler threads may use; empty: all. A warning as above names those
+    that cannot be had; the threads run on the others, or anywhere if there are none."""
 
     def __post_init__(self) -> None:
         period: object = self.period

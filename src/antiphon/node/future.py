@@ -15,7 +15,7 @@ from antiphon._core import RequestCore
 from antiphon.errors import AntiphonError, Closed, RequestCancelled, RequestTimeout
 from antiphon.node.loops import Door, door_of, refuse_to_block
 
-__all__ = ["Future", "Job", "RequestFuture"]
+__all__ = ["Future", "Job", "RequestFuture", "Several", "wake"]
 
 T = TypeVar("T")
 
@@ -122,10 +122,10 @@ class RequestFuture(Future[T]):
         here = asyncio._get_running_loop()
         for loop, came in self._waiting[:]:
             if loop is here:
-                _wake(came)
+                wake(came)
             else:
                 with contextlib.suppress(RuntimeError):  # that loop is closed
-                    loop.call_soon_threadsafe(_wake, came)
+                    loop.call_soon_threadsafe(wake, came)
 
     def _time_out(self) -> None:
         try:
@@ -170,6 +170,13 @@ class Job(Future[T]):
         """One that is done."""
         job = cls()
         job.set(value)
+        return job
+
+    @classmethod
+    def of_error(cls, error: AntiphonError) -> Self:
+        """One that has failed."""
+        job = cls()
+        job._end(error)
         return job
 
     def limit(self, deadline: float, give_up: Callable[[], object]) -> None:
@@ -235,7 +242,7 @@ class Job(Future[T]):
     def _end(self, outcome: tuple[T] | BaseException | None) -> None:
         for loop, came in self._finish(outcome):
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_wake, came)
+                loop.call_soon_threadsafe(wake, came)
 
     def _finish(
         self, outcome: tuple[T] | BaseException | None
@@ -309,7 +316,7 @@ class Job(Future[T]):
             timer = None
             if self._deadline is not None:
                 left = max(0.0, self._deadline - time.monotonic())
-                timer = loop.call_later(left, _wake, came)
+                timer = loop.call_later(left, wake, came)
             try:
                 yield from came
             except BaseException:
@@ -345,15 +352,66 @@ class Job(Future[T]):
         raise outcome
 
 
+class Several(Future[None]):
+    """One future over those of several peers, done when all are.
+
+    As with `Node.send` to several it raises one error, whose ``failed`` names each of them.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Iterable[tuple[int, Future[None]]]) -> None:
+        self._parts = tuple(parts)
+
+    def done(self) -> bool:
+        return all(part.done() for _, part in self._parts)
+
+    def cancel(self) -> bool:
+        cancelled = [part.cancel() for _, part in self._parts]  # all of them
+        return any(cancelled)
+
+    def result(self, timeout: float | None = None) -> None:
+        if not self.done():
+            refuse_to_block("result()", "await")
+        until = None if timeout is None else time.monotonic() + timeout
+        failed: dict[int, AntiphonError] = {}
+        for peer, part in self._parts:
+            try:
+                part.result(None if until is None else max(0.0, until - time.monotonic()))
+            except AntiphonError as error:
+                failed[peer] = error
+        _raise_first(failed)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        failed: dict[int, AntiphonError] = {}
+        for peer, part in self._parts:
+            try:
+                yield from part.__await__()
+            except AntiphonError as error:
+                failed[peer] = error
+            except BaseException:  # the task was cancelled, in the wait for one of them
+                self.cancel()
+                raise
+        _raise_first(failed)
+
+
+def _raise_first(failed: dict[int, AntiphonError]) -> None:
+    if failed:
+        first = next(iter(failed.values()))
+        first.failed = failed
+        raise first
+
+
 def _nothing() -> None:
     pass
 
 
 def _wake_all(came_all: list[asyncio.Future[None]]) -> None:
     for came in came_all:
-        _wake(came)
+        wake(came)
 
 
-def _wake(came: asyncio.Future[None]) -> None:
+def wake(came: asyncio.Future[None]) -> None:
+    """Ends the wait of a coroutine, unless that has ended already. On its loop's thread."""
     if not came.done():
         came.set_result(None)

@@ -6,13 +6,14 @@ Receives parked messages from the core, hands them to whichever thread asks.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from antiphon._core import Batch, InboxCore
-from antiphon.errors import Closed, ReceiveTimeout
+from antiphon.errors import Closed
 from antiphon.node.coroutines import numbers
+from antiphon.node.future import Future, wake
 from antiphon.node.loops import close_door, door_of
+from antiphon.node.receiving import ReceiveFuture
 from antiphon.wire.message import FIRST_KIND
 
 __all__ = ["Batch", "Inbox"]
@@ -33,19 +34,22 @@ class Inbox(Generic[T]):
     would have to wait on a thread with a running event loop it raises `WouldBlock`.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_core",
-        "_loop",
-        "_number",
-        "_waiting",
-        "receive",
-        "receive_many",
-    )
+    # Those with a text are the core's own methods: a wrapper would cost as much as receiving.
+    __slots__ = {
+        "__weakref__": None,
+        "_core": None,
+        "_loop": None,
+        "_number": None,
+        "_waiting": None,
+        "receive": InboxCore.receive.__doc__,
+        "receive_many": InboxCore.receive_many.__doc__,
+    }
 
     if TYPE_CHECKING:
 
-        def receive(self, timeout: float | None = None) -> tuple[int, T]: ...
+        def receive(self, timeout: float | None = None) -> tuple[int, T]:
+            """The next message; blocks until one comes, `ReceiveTimeout` after ``timeout`` s."""
+
         def receive_many(self, most: int, timeout: float | None = None) -> list[tuple[int, T]]:
             """At least one and at most ``most`` messages; waits for the first as `receive`."""
 
@@ -54,7 +58,6 @@ class Inbox(Generic[T]):
         self._number = next(numbers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Future[None]] = set()
-        # The core's own methods: a wrapper would cost as much as receiving.
         self.receive = core.receive  # type: ignore[method-assign]
         self.receive_many = core.receive_many  # type: ignore[method-assign]
 
@@ -70,47 +73,35 @@ class Inbox(Generic[T]):
 
     async def __anext__(self) -> tuple[int, T]:
         try:
-            return await self.receive_async()
+            item: tuple[int, T] | None = self._core.try_receive()
+            return await self.receive_async() if item is None else item
         except Closed:
             raise StopAsyncIteration from None
 
-    async def receive_async(self, timeout: float | None = None) -> tuple[int, T]:
-        """`receive` for a coroutine; several may wait, on one event loop at a time."""
-        loop = asyncio.get_running_loop()
-        began = time.monotonic()  # a loop's own clock may stand still for a while
-        until = None if timeout is None else loop.time() + timeout
-        while True:
-            item: tuple[int, T] | None = self._core.try_receive()
-            if item is not None:
-                return item
-            came: asyncio.Future[None] = loop.create_future()
-            if self._loop is not loop:
-                self._leave()
-                self._waiting.clear()  # they belong to a loop that is not used any more
-                self._loop = loop
-                door = door_of(loop)
-                door.calls[self._number] = self._wake
-                self._core.tell(door.core, self._number)
-            self._waiting.add(came)
-            try:
-                if until is None:
-                    await came
-                else:
-                    async with asyncio.timeout_at(until):
-                        await came
-            except TimeoutError:
-                raise ReceiveTimeout(
-                    f"nothing came for {self._what} in {timeout} s; wait longer, or look whether "
-                    "anybody sends",
-                    waited=time.monotonic() - began,
-                ) from None
-            finally:
-                self._waiting.discard(came)
+    def receive_async(self, timeout: float | None = None) -> Future[tuple[int, T]]:
+        """`receive` as a `Future`: await it, or ask for its ``result()``. Never blocks.
+
+        It takes a message when it is asked and one is here, not before: a future that was
+        cancelled, or is never asked, leaves all messages to the others. ``timeout`` counts from
+        now, and then it is asked in vain: `ReceiveTimeout`. `Closed` when the inbox or its node is
+        closed. Several may wait; coroutines on one event loop at a time.
+        """
+        return ReceiveFuture(self, self._core, timeout)
+
+    def _expect(self, loop: asyncio.AbstractEventLoop, came: asyncio.Future[None]) -> None:
+        """Wakes ``came`` when there may be something to take. On the loop's thread."""
+        if self._loop is not loop:
+            self._leave()
+            self._waiting.clear()  # they belong to a loop that is not used any more
+            self._loop = loop
+            door = door_of(loop)
+            door.calls[self._number] = self._wake
+            self._core.tell(door.core, self._number)
+        self._waiting.add(came)
 
     def _wake(self) -> None:
         for came in self._waiting:
-            if not came.done():
-                came.set_result(None)
+            wake(came)
 
     def __enter__(self) -> Self:
         return self
@@ -140,8 +131,7 @@ class Inbox(Generic[T]):
         if self._loop is not loop:
             door_of(loop).calls.pop(self._number, None)
         for came in waiting:
-            if not came.done():
-                came.set_result(None)
+            wake(came)
 
     @property
     def _what(self) -> str:

@@ -34,7 +34,7 @@ from antiphon.node.address import parse_address
 from antiphon.node.answers import answer_converter
 from antiphon.node.config import TLS, Insecure, NodeConfig, check_listen, check_secret
 from antiphon.node.coroutines import CoroutineHandler, is_coroutine, no_loop
-from antiphon.node.future import Future, Job, RequestFuture
+from antiphon.node.future import Future, Job, RequestFuture, Several
 from antiphon.node.inbox import Batch, Inbox
 from antiphon.node.kernel import cores, report_kernel_caps
 from antiphon.node.later import Later
@@ -80,6 +80,12 @@ class Registration:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which may wait for a handler, as the loop must not
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Registration belongs to its node; make one with on() in each process")
@@ -654,17 +660,34 @@ class Node(NodeCore, Life):
         return job
 
     @overload
-    def send_async(self, target: int, message: Message) -> Future[None]: ...
+    def send_async(self, target: int | Iterable[int], message: Message) -> Future[None]: ...
     @overload
-    def send_async(self, target: int, message: Buffer, *, kind: int) -> Future[None]: ...
-    def send_async(self, target: int, message: Any, *, kind: int | None = None) -> Future[None]:
+    def send_async(
+        self, target: int | Iterable[int], message: Buffer, *, kind: int
+    ) -> Future[None]: ...
+    def send_async(
+        self, target: int | Iterable[int], message: Any, *, kind: int | None = None
+    ) -> Future[None]:
         """`send` as a `Future`, done when the message is on its way. Never blocks.
 
         What must wait for a connection or for credit waits in a queue of its peer, in order; with
-        65,536 calls waiting it raises `QueueFull`.
+        65,536 calls waiting it raises `QueueFull`. To several it goes to each as if alone, and one
+        that fails holds up none of the others; the future is done when all are, and raises one
+        error whose ``failed`` maps each id to its own.
         """
         self._check_process()
         number, data = self._encoded(message, kind)
+        if not isinstance(target, Iterable):
+            return self._send_soon(target, data, number)
+        parts: list[tuple[int, Future[None]]] = []
+        for one in target:
+            try:
+                parts.append((one, self._send_soon(one, data, number)))
+            except AntiphonError as error:
+                parts.append((one, Job.of_error(error)))
+        return Several(parts)
+
+    def _send_soon(self, target: int, data: Any, number: int) -> Future[None]:
         if not self._later.busy(target):
             try:
                 if self.try_send(target, data, kind=number):

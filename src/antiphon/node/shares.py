@@ -21,6 +21,7 @@ class Shared(Protocol):
     @property
     def active(self) -> bool: ...
     def set_share(self, share: float) -> bool: ...
+    def meter(self) -> dict[str, float]: ...
     def close(self) -> None: ...
 
 
@@ -70,6 +71,11 @@ class Shares:
         with self._lock:
             entry = self._held.get(handle)
         return entry[1] if entry else None
+
+    def holders(self) -> list[tuple[Shared, str]]:
+        """Those that are in use, with their names."""
+        with self._lock:
+            return [(handle, name) for handle, (name, _) in self._held.items() if handle.active]
 
     def held(self) -> dict[str, float]:
         """Name to share, of those that are in use; of several with one name, together."""

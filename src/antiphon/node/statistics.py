@@ -106,6 +106,10 @@ class KindStatistics:
     calls: int
     handler_ns: int
     """Wall time spent in the handler, the library's own part included."""
+    slices: int
+    """Turns that it had on scheduler threads; 0 for an inbox and for a coroutine."""
+    overruns: int
+    """Of those, how many took more than its share allowed; 0 without a share."""
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,18 @@ def run(
     conf: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
     spark: SparkSession | None = None,
+    update_share: float | None = None,
 ) -> Result:
     """Make all tables of these campaigns in ``out``; those of other campaigns there stay.
 
     ``master`` is a URL of Spark, by default all cores of this machine; ``conf`` has settings of
     Spark; ``progress`` is called with a line per stage. With ``spark`` your session is used.
+    ``update_share`` is the part of a cluster's requests that are updates, for the table ``sizing``;
+    0.15 unless it is given.
     """
     from antiphon.pipeline import job
 
-    return job.run(campaigns, out, master, conf, progress, spark)
+    return job.run(campaigns, out, master, conf, progress, spark, update_share)
 
 
 def tables(out: Path | str) -> dict[str, dict[str, int]]:

@@ -13,13 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antiphon.errors import ConfigError
-from antiphon.pipeline.schemas import FACTS, FILES, KEYS, READABLE, SINCE
+from antiphon.pipeline.schemas import FACTS, FILES, KEYS, LATER, READABLE, SINCE
+
+if TYPE_CHECKING:
+    from antiphon.lab.plan import Series
 
 __all__ = ["Campaign", "RunFiles", "SetAside", "find_campaigns", "look_into", "unreadable"]
 
@@ -163,7 +166,7 @@ def _fill(campaign: Campaign, facts: Mapping[str, Any]) -> None:
             campaign.set_aside += [_aside(campaign, path, why) for path, why in aside]
             for kind, count in rows.items():
                 campaign.rows[kind] = campaign.rows.get(kind, 0) + count
-    campaign.runs += _interrupted(campaign, facts, known, broken, machine)
+    campaign.runs += _not_there(campaign, facts, known, broken, machine)
 
 
 def _folders(campaign: Campaign, broken: dict[str, str]) -> Iterator[Path]:
@@ -222,7 +225,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _check_version(facts: Mapping[str, Any]) -> int:
     version = facts.get("schema_version")
     if version not in READABLE or isinstance(version, bool):
-        readable = " and ".join(map(str, READABLE))
+        readable = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise _Unusable(f"its schema_version is {version!r}; this Antiphon reads {readable}")
     return int(version)
 
@@ -230,11 +233,14 @@ def _check_version(facts: Mapping[str, Any]) -> int:
 def _run_facts(told: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """`FACTS`, without what belongs to the campaign and to the machine."""
     load, limits, versions = (_part(told, name) for name in ("load", "limits", "versions"))
+    garbage = _part(load, "garbage")
     values = {
         **told,
         "run": told.get("run", folder.name),
         "cpu_share": load.get("cpu_share"),
         "cpu_share_measured": load.get("cpu_share_measured"),
+        "garbage_per_second": garbage.get("replaced_per_second"),
+        "garbage_per_second_measured": garbage.get("replaced_per_second_measured"),
         "memory_limit_bytes": limits.get("memory_bytes"),
         "adapter_version": versions.get("adapter"),
         "peer_version": versions.get(told.get("protocol", "")),
@@ -333,14 +339,18 @@ def _check_footer(path: Path, kind: str, version: int) -> int:
     return int(rows)
 
 
-def _interrupted(
+def _not_there(
     campaign: Campaign,
     facts: Mapping[str, Any],
     known: Mapping[str, Path],
     broken: Mapping[str, str],
     machine: Mapping[str, Any],
 ) -> list[RunFiles]:
-    """Runs of the plan that are not there: failing to finish is a result as well."""
+    """Runs of the plan that are not there: failing to finish is a result as well.
+
+    Series that wait for a later version come to no runs. They have a row for each protocol, without
+    the keys of which they have several, so that nobody takes what is not measured for not planned.
+    """
     # The lab is needed for this alone, and whoever has a campaign may not have its extras.
     from antiphon.lab.plan import load_plan, runs_of
 
@@ -356,24 +366,33 @@ def _interrupted(
         reason = f"runs that are missing cannot be told: {_words(error)}"
         campaign.set_aside.append(_aside(campaign, path, reason))
         return []
+    same = {"campaign": campaign.id, "schema_version": facts["schema_version"], **machine}
     missing: list[RunFiles] = []
     for run in planned:
         if run.id in known:
             continue
-        told = dict.fromkeys(FACTS) | {name: getattr(run, name, None) for name in KEYS}
+        told = dict.fromkeys(FACTS) | {name: getattr(run, name, None) for name in KEYS} | same
         reason = f"its run.json cannot be used: {broken[run.id]}" if run.id in broken else ""
-        told |= {
-            "campaign": campaign.id,
-            "run": run.id,
-            "repeat": run.repeat,
-            "seed": run.seed,
-            "schema_version": facts["schema_version"],
-            "outcome": "interrupted",
-            "reason": reason,
-            **machine,
-        }
-        missing.append(RunFiles(told, None, {}))
+        told |= {"run": run.id, "repeat": run.repeat, "seed": run.seed}
+        missing.append(RunFiles(told | {"outcome": "interrupted", "reason": reason}, None, {}))
+    for series in plan.series:
+        for protocol in series.protocols if series.later else ():
+            told = dict.fromkeys(FACTS) | _settled(series) | same
+            told |= {"plan": plan.name, "series": series.name, "protocol": protocol}
+            told |= {"run": f"{series.name}.{protocol}", "outcome": "absent"}
+            told["reason"] = f"{LATER} (needs {', '.join(series.later)})"
+            missing.append(RunFiles(told, None, {}))
     return missing
+
+
+def _settled(series: Series) -> dict[str, Any]:
+    """Keys of which all runs of a series have the same value."""
+    found: dict[str, Any] = {"pattern": series.pattern}
+    for name, kind in KEYS.items():
+        values = getattr(series, f"{name}s", getattr(series, name, None))
+        if isinstance(values, tuple) and len(values) == 1 and values[0] is not None:
+            found[name] = float(values[0]) if kind == "double" else values[0]
+    return found
 
 
 def _aside(campaign: Campaign, path: Path, reason: str) -> SetAside:

@@ -6,7 +6,8 @@ verdict is given only where the whole interval lies on one side of the tolerance
 there is no interval, and nothing can be told: the seconds of one run are no repeats.
 
 Receives finished tables (``runs``) through `antiphon.pipeline.store`, without Spark; hands a
-`Comparison` to ``antiphon pipeline compare``, whose exit code is 1 when anything is slower.
+`Comparison` to ``antiphon pipeline compare``, whose exit code is 1 when anything is slower, and
+when there was nothing to compare: a guard that looks at nothing must not say that all is well.
 """
 
 from __future__ import annotations
@@ -301,8 +302,10 @@ def _warnings(
         if only:
             protocols = sorted({str(dict(keys)["protocol"]) for keys in only})
             yield f"{len(only)} measurements are there {side} only: {', '.join(protocols)}"
-    if not rows:
-        yield "the campaigns have nothing in common, so nothing was compared"
+    if not rows and set(ours) & set(theirs):
+        yield "nothing was compared: what both campaigns measured completed in neither"
+    elif not rows:
+        yield "nothing was compared: the campaigns have no measurement in common"
     single = sum(row.note == "one repeat" for row in rows)
     if single:
         yield (

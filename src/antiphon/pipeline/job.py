@@ -29,6 +29,7 @@ from antiphon.pipeline.campaigns import (
     look_into,
     unreadable,
 )
+from antiphon.pipeline.inputs import UPDATE_SHARE, Inputs, checked_share
 from antiphon.pipeline.session import SparkFailed, explain, spark_session, words_of
 from antiphon.pipeline.store import Store
 
@@ -82,13 +83,16 @@ def run(
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     spark: SparkSession | None = None,
+    update_share: float | None = None,
 ) -> Result:
     """Makes all tables of these campaigns in ``out``, beside those of others that are there.
 
     ``progress`` is called with a line per stage. ``spark`` is a session of yours; without one there
-    is a new one, on ``master`` with ``conf``, which ends with the job.
+    is a new one, on ``master`` with ``conf``, which ends with the job. ``update_share`` is for the
+    table ``sizing``.
     """
     begin = time.monotonic()
+    share = checked_share(UPDATE_SHARE if update_share is None else update_share)
     say = progress or (lambda line: None)
     directories = find_campaigns(campaigns)
     with Store(out) as store:
@@ -103,7 +107,7 @@ def run(
                 small = sum(sum(campaign.rows.values()) for campaign in found) < _SMALL
                 spark = stack.enter_context(spark_session(master, conf, small=small))
                 say("spark: started")
-            aside += _compute(spark, found, store, say)
+            aside += _compute(spark, found, store, say, share)
         for table in schemas.TABLES:
             store.publish(table, [campaign.id for campaign in found])
         store.tell(_told(found), [asdict(one) for one in aside])
@@ -114,14 +118,14 @@ def run(
 
 
 def _compute(
-    spark: SparkSession, found: list[Campaign], store: Store, say: Progress
+    spark: SparkSession, found: list[Campaign], store: Store, say: Progress, share: float
 ) -> list[SetAside]:
     """All tables into the stage; what was set aside on the way."""
     aside: list[SetAside] = []
     while True:
         try:
             with _spark_errors():
-                _write_tables(spark, found, store.stage, say)
+                _write_tables(spark, found, store.stage, say, share)
             return aside
         except _BadFiles as error:
             bad = _look_again(found, error)
@@ -132,9 +136,10 @@ def _compute(
             aside += bad
 
 
-def _write_tables(spark: SparkSession, found: list[Campaign], stage: Path, say: Progress) -> None:
+def _write_tables(
+    spark: SparkSession, found: list[Campaign], stage: Path, say: Progress, share: float
+) -> None:
     from antiphon.pipeline.clean import clean
-    from antiphon.pipeline.inputs import Inputs
     from antiphon.pipeline.read import read
     from antiphon.pipeline.tables import SHARED, TABLES
 
@@ -146,6 +151,7 @@ def _write_tables(spark: SparkSession, found: list[Campaign], stage: Path, say: 
         samples=cleaned.samples.persist(),
         latency=cleaned.latency,
         topics=cleaned.topics.persist(),
+        update_share=share,
     )
     kept = [inputs.samples, inputs.topics]
 

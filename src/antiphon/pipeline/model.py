@@ -15,6 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as fn
 
 __all__ = [
+    "exponential_quantile",
     "guaranteed_rate",
     "little_number",
     "little_rate",
@@ -66,6 +67,11 @@ def mm1_response_quantile(arrival_rate: Column, service_rate: Column, quantile: 
     """What this part of the responses does not exceed."""
     far = fn.lit(0.0 - math.log1p(-quantile))
     return _rates(arrival_rate, service_rate, _over(far, service_rate - arrival_rate))
+
+
+def exponential_quantile(mean: Column, quantile: float) -> Column:
+    """What this part of the responses does not exceed, as if they were spread exponentially."""
+    return mean * (0.0 - math.log1p(-quantile))
 
 
 def mg1_mean_wait(arrival_rate: Column, mean_service: Column, variance: Column) -> Column:

@@ -47,13 +47,15 @@ def read(spark: SparkSession, campaigns: Sequence[Campaign]) -> Read:
     runs = [run for campaign in campaigns for run in campaign.runs]
     frames: dict[str, DataFrame] = {}
     addresses: dict[Path, str] = {}
+    start = ""
     for kind, columns in FILES.items():
         paths = [run.files[kind] for run in runs if kind in run.files]
         if not paths:
             frames[kind] = _nothing(spark, {**columns, "file": "bigint"})
             continue
         rows = _parquet(spark, columns, paths)
-        addresses |= _addresses(rows, paths)
+        start = start or _start(rows)
+        addresses |= _addresses(rows, paths, start)
         frames[kind] = rows.select(*columns, fn.xxhash64("_metadata.file_path").alias("file"))
     return Read(runs=_runs(spark, runs, addresses), **frames)
 
@@ -71,15 +73,19 @@ def _parquet(spark: SparkSession, columns: Columns, paths: Sequence[Path]) -> Da
     return spark.read.schema(ddl(columns)).parquet(*(f"file://{name}" for name in names))
 
 
-def _addresses(rows: DataFrame, paths: Sequence[Path]) -> dict[Path, str]:
+def _start(rows: DataFrame) -> str:
+    """How names of files begin in ``_metadata.file_path``, which depends on Spark's version."""
+    told = rows.select("_metadata.file_path").first()
+    assert told is not None  # files without rows are not read
+    return "file:///" if told[0].startswith("file:///") else "file:/"
+
+
+def _addresses(rows: DataFrame, paths: Sequence[Path], start: str) -> dict[Path, str]:
     """How Spark writes the name of each file in ``_metadata.file_path``.
 
     It has its own way to escape characters, which it tells by ``inputFiles``. There a name begins
-    with three slashes; a row tells with how many it does here, which depends on Spark's version.
+    with three slashes.
     """
-    told = rows.select("_metadata.file_path").first()
-    assert told is not None  # files without rows are not read
-    start = "file:///" if told[0].startswith("file:///") else "file:/"
     found = {Path(unquote(name.removeprefix("file://"))): name for name in rows.inputFiles()}
     return {path: start + found[path].removeprefix("file:///") for path in paths}
 

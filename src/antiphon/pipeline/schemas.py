@@ -12,6 +12,7 @@ __all__ = [
     "FACTS",
     "FILES",
     "KEYS",
+    "LATER",
     "READABLE",
     "RUNS",
     "SINCE",
@@ -59,8 +60,13 @@ FACTS: Columns = {
     "bytes_per_second": "double",
     "latency_one_in": "double",
     "latency_left_out": "bigint",
+    # From schema version 3 on; null before.
+    "latency_skipped": "bigint",
     "cpu_share": "double",
     "cpu_share_measured": "double",
+    # The same: what each process's load on its collector was to replace, and replaced.
+    "garbage_per_second": "double",
+    "garbage_per_second_measured": "double",
     "lab_core_share": "double",
     "memory_limit_bytes": "bigint",
     "adapter_version": "string",
@@ -160,7 +166,7 @@ FILES: dict[str, Columns] = {
 """A campaign's files, as the newest lab writes them. As a DataFrame each has ``file`` besides, a
 number by which a row finds its run."""
 
-READABLE = (1, 2)
+READABLE = (1, 2, 3)
 """Values of ``schema_version`` that are read."""
 
 _FIRST_TOPICS = (
@@ -243,6 +249,9 @@ CLEAN: dict[str, Columns] = {
     "topics": {"campaign": "string", "run": "string", **FILES["topics"]},
 }
 """What the stage ``clean`` hands on, beside the runs (`FACTS`)."""
+
+LATER = "missing until a later version"
+"""How the reason of a run begins that the plan names and this version cannot make."""
 
 _SPREAD = ("mean", "min", "max", "stddev")
 
@@ -410,6 +419,7 @@ TABLES: dict[str, Columns] = {
         "service_variation": "double",
         "utilisation": "double",
         "estimate_us": "double",
+        "estimate_p99_us": "double",
         "bound_us": "double",
         "measured_mean_us": "double",
         "measured_p99_us": "double",
@@ -418,6 +428,7 @@ TABLES: dict[str, Columns] = {
         "queue_length": "double",
         "little_us": "double",
         "relative_error": "double",
+        "relative_error_p99": "double",
         "stable": "boolean",
         "conformant": "boolean",
         "basis": "string",

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import AntiphonError, ConfigError
+from antiphon.lab.bench.processes import deferred_interrupt
 from antiphon.pipeline.java import find_java, java_home
 
 if TYPE_CHECKING:
@@ -33,6 +37,12 @@ _GIB = 1 << 30
 _LEAST = 512 << 20  # below, Spark refuses to start
 _USUAL = 3 * _GIB
 _JVM_END_SECONDS = 20
+_LOG_FILE = "spark.log"
+_CONNECTION = "connection"
+_WHERE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+"""By which Java is told where to write port and secret: what PySpark itself uses."""
+
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 _SOON = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG = """\
 rootLogger.level = warn
@@ -46,7 +56,10 @@ appender.console.layout.pattern = %p %c{1}: %m%n%ex{short.message}%n
 
 
 _SMALL = {
+    # To compile an expression takes longer than to evaluate it for a few thousand rows as it is.
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -79,15 +92,16 @@ def spark_session(
             changed["SPARK_LOCAL_IP"] = "127.0.0.1"
         if chosen["spark.master"].startswith("local-cluster"):
             changed["SPARK_HOME"] = str(_own_home(scratch))
-        log = scratch / "spark.log"
-        interrupt = signal.getsignal(signal.SIGINT)
-        gateway = _launch(chosen, changed, log)
-        try:
-            yield _connect(gateway, chosen, log)
-        finally:
-            _end(gateway)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, interrupt)  # Spark puts its own in its place
+        with _quiet_py4j(), _java_process(chosen, changed, scratch) as process:
+            try:
+                gateway = _gateway(process, scratch)
+                session = _connect(gateway, chosen, scratch / _LOG_FILE)
+                yield session
+                with contextlib.suppress(Exception):  # Java may be dead already
+                    session.sparkContext.stop()
+                    gateway.shutdown()
+            finally:
+                _forget()
 
 
 def settings(
@@ -102,11 +116,11 @@ def settings(
                 setting="conf",
                 value=name,
             )
-    logging = scratch / "log4j2.properties"
-    logging.write_text(_LOG, encoding="utf-8")
+    words = scratch / "log4j2.properties"
+    words.write_text(_LOG, encoding="utf-8")
     for name in ("tmp", "local", "warehouse"):
         (scratch / name).mkdir(exist_ok=True)
-    options = f"-Djava.io.tmpdir={scratch / 'tmp'} -Dlog4j2.configurationFile={logging.as_uri()}"
+    options = f"-Djava.io.tmpdir={scratch / 'tmp'} -Dlog4j2.configurationFile={words.as_uri()}"
     ours = {
         "spark.master": master,
         "spark.app.name": "antiphon pipeline",
@@ -116,6 +130,10 @@ def settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.parquet.compression.codec": "zstd",
+        # For every step of an expression PySpark would look through its own callers and tell Java
+        # of them, for errors that are never shown: most of the time that a plan takes in Python.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.dataFrameQueryContext.enabled": "false",
         # A small campaign must not pay for hundreds of empty tasks: partitions are merged until
         # they are worth a task.
         "spark.sql.adaptive.enabled": "true",
@@ -243,46 +261,92 @@ def _own_home(scratch: Path) -> Path:
     return home
 
 
-def _launch(chosen: Mapping[str, str], changed: Mapping[str, str], log: Path) -> Any:
-    from pyspark.conf import SparkConf
+@contextlib.contextmanager
+def _java_process(
+    chosen: Mapping[str, str], changed: Mapping[str, str], scratch: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Spark's Java, which is gone afterwards: by itself when all went well, else by a signal.
+
+    PySpark would start one too. But when Ctrl-C comes while it does, it gives no handle to what it
+    has started, and what it has in the directory for temporary files may stay there.
+    """
+    from pyspark.find_spark_home import _find_spark_home
+
+    home = changed.get("SPARK_HOME") or _find_spark_home()
+    command = [f"{home}/bin/spark-submit"]
+    for name, value in chosen.items():
+        command += ["--conf", f"{name}={value}"]
+    environ = {**os.environ, **changed, "SPARK_CONNECT_MODE": "0"}
+    environ[_WHERE] = str(scratch / _CONNECTION)
+    environ.pop("PYSPARK_SUBMIT_ARGS", None)
+    process: subprocess.Popen[bytes] | None = None
+    well = False
+    try:
+        with deferred_interrupt(_ENDING):
+            process = _started([*command, "pyspark-shell"], environ, scratch / _LOG_FILE)
+        yield process
+        well = True
+    finally:
+        if process is not None:
+            with deferred_interrupt(_ENDING):
+                _end(process, well)
+
+
+def _started(
+    command: Sequence[str], environ: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    try:
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.PIPE,  # it ends when this does, also when we are killed
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C of the terminal is for us
+            )
+    except OSError as error:
+        raise SparkFailed(explain(error)) from error
+
+
+def _end(process: subprocess.Popen[bytes], well: bool) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    if not well:
+        process.terminate()
+    try:
+        process.wait(_JVM_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _gateway(process: subprocess.Popen[bytes], scratch: Path) -> Any:
+    """A connection to it, once it has said where it listens."""
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
+    told, log = scratch / _CONNECTION, scratch / _LOG_FILE
+    while not told.exists():
+        if process.poll() is not None:
+            raise SparkFailed(explain(SparkFailed("Java ended while it started"), _text(log)))
+        time.sleep(0.02)
+    port, length = struct.unpack(">ii", (content := told.read_bytes())[:8])
+    secret = content[8 : 8 + length].decode()
     start: Any = launch_gateway  # it has no types
-    conf = SparkConf(loadDefaults=False)
-    for name, value in chosen.items():
-        conf.set(name, value)
-    with _environment(changed), log.open("wb") as output:
+    with _environment({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
         try:
-            return start(conf, {"stdout": output, "stderr": subprocess.STDOUT})
+            return start()
         except (PySparkException, OSError) as error:
             raise SparkFailed(explain(error, _text(log))) from error
-        except BaseException:
-            _end_half_started(log.parent)
-            raise
-
-
-def _end_half_started(scratch: Path) -> None:
-    """PySpark gives no handle of what it was starting when Ctrl-C came. By itself that would end
-    too, but only once it is up: all of it, scripts included, names our directory."""
-    name = os.fsencode(scratch)
-    for _ in range(100):
-        found = False
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):
-                if name in path.read_bytes() and int(path.parent.name) != os.getpid():
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-                    found = True
-        if not found:
-            return
 
 
 @contextlib.contextmanager
 def _environment(changed: Mapping[str, str]) -> Iterator[None]:
-    """What the Java process finds in its environment; ours is then as before."""
-    before = {name: os.environ.get(name) for name in (*changed, "PYSPARK_SUBMIT_ARGS")}
+    """With these variables; afterwards all is as before."""
+    before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
-    os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
     try:
         yield
     finally:
@@ -291,6 +355,25 @@ def _environment(changed: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _quiet_py4j() -> Iterator[None]:
+    """A call of Java that is interrupted, or whose Java has ended, raises. Py4J also writes a
+    traceback to the log, as if it were the program's own, and so to the user's terminal."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return Path(record.pathname).parent.name != "py4j"
+
+    own = logging.getLogger("py4j")
+    level = own.level
+    own.setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(wanted)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeFilter(wanted)
+        own.setLevel(level)
 
 
 def _connect(gateway: Any, chosen: Mapping[str, str], log: Path) -> SparkSession:
@@ -302,36 +385,30 @@ def _connect(gateway: Any, chosen: Mapping[str, str], log: Path) -> SparkSession
     conf = SparkConf(loadDefaults=False, _jvm=gateway.jvm)
     for name, value in chosen.items():
         conf.set(name, value)
+    before = signal.getsignal(signal.SIGINT)
     try:
         context = SparkContext(conf=conf, gateway=gateway)
+        if before is not None and threading.current_thread() is threading.main_thread():
+            # Spark has put its own in its place, which cancels all jobs in the middle of whatever
+            # is just being said to Java; some then wait for ever for one that is gone.
+            signal.signal(signal.SIGINT, before)
         return SparkSession(context)
     except (Py4JError, PySparkException, OSError) as error:
         raise SparkFailed(explain(error, _text(log))) from error
 
 
-def _end(gateway: Any) -> None:
+def _forget() -> None:
+    """PySpark keeps what it has last used. Java is not asked any more: it may be dead."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    context = SparkContext._active_spark_context
-    with contextlib.suppress(Exception):  # Java may be dead already
-        if context is not None:
-            context.stop()
     SparkSession._instantiatedSession = None
-    with contextlib.suppress(Exception):
-        gateway.shutdown()
+    context: Any = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None
+        context.stop()
     with SparkContext._lock:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-    process = getattr(gateway, "proc", None)
-    if process is None:
-        return
-    with contextlib.suppress(OSError):
-        process.stdin.close()  # this is what it ends on
-    try:
-        process.wait(_JVM_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _text(log: Path) -> str:

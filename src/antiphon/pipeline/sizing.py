@@ -3,7 +3,7 @@
 A request that only reads is served by one node. One that changes something is sent to the whole
 group, so what the group gets through limits the cluster: if a node can send u updates a second, and
 a part p of all requests are updates, a node can serve u / p requests a second, and n nodes n times
-as many. The usual mix of a shop is 15 % updates.
+as many. The usual mix of a shop is 15 % updates, unless the job is given another.
 
 Receives the table ``scaling``; hands on the table ``sizing``.
 """
@@ -15,10 +15,9 @@ from pyspark.sql import functions as fn
 
 from antiphon.errors import ConfigError
 from antiphon.pipeline import schemas
+from antiphon.pipeline.inputs import UPDATE_SHARE, checked_share
 
-__all__ = ["UPDATE_SHARE", "requests_per_second", "sized"]
-
-UPDATE_SHARE = 0.15
+__all__ = ["requests_per_second", "sized"]
 
 
 def requests_per_second(updates_per_second: float, update_share: float = UPDATE_SHARE) -> float:
@@ -33,7 +32,7 @@ def requests_per_second(updates_per_second: float, update_share: float = UPDATE_
             setting="updates_per_second",
             value=updates_per_second,
         )
-    return updates_per_second / _checked(update_share)
+    return updates_per_second / checked_share(update_share)
 
 
 def sized(scaling: DataFrame, update_share: float = UPDATE_SHARE) -> DataFrame:
@@ -42,7 +41,7 @@ def sized(scaling: DataFrame, update_share: float = UPDATE_SHARE) -> DataFrame:
     All nodes serve requests; those that send are ``senders`` of them. In a group where one node
     makes all updates (1-n), that node's updates are those of the whole cluster.
     """
-    share = _checked(update_share)
+    share = checked_share(update_share)
     updates = fn.col("messages_per_second_node") * fn.col("senders")
     table = (
         scaling.where(fn.col("pattern").isin("1-n", "n-n", "m-n"))
@@ -55,13 +54,3 @@ def sized(scaling: DataFrame, update_share: float = UPDATE_SHARE) -> DataFrame:
     return table.select(
         *(fn.col(name).cast(kind).alias(name) for name, kind in schemas.TABLES["sizing"].items())
     )
-
-
-def _checked(share: float) -> float:
-    if not 0 < share <= 1:
-        raise ConfigError(
-            f"update_share is {share!r}; it must be above 0 and at most 1",
-            setting="update_share",
-            value=share,
-        )
-    return float(share)

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -62,7 +63,8 @@ class Store:
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory).absolute()
-        self.stage = self.directory / _STAGE
+        # Of its own: the Java of a job that was killed may write to that job's for another second.
+        self.stage = self.directory / f"{_STAGE}-{secrets.token_hex(4)}"
         self._lock: int | None = None
 
     def __enter__(self) -> Store:
@@ -109,8 +111,8 @@ class Store:
                 shutil.rmtree(old)
             else:
                 old.rename(place)
-        if self.stage.exists():
-            shutil.rmtree(self.stage)
+        for stage in self.directory.glob(f"{_STAGE}*"):
+            shutil.rmtree(stage, ignore_errors=True)
 
     def publish(self, table: str, campaigns: Iterable[str]) -> None:
         """Puts what lies in ``stage / table`` in its place, for these campaigns."""

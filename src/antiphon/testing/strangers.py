@@ -8,6 +8,8 @@ description and not from the core's code, so that the two check each other.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 import socket
 import struct
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple, Self
 from antiphon.node.address import parse_address
 from antiphon.testing.waiting import readable, writable
 
-__all__ = ["Frame", "Host", "Stranger", "frame", "hello", "text"]
+__all__ = ["Frame", "Host", "Stranger", "frame", "hello", "proof", "reply", "reply_parts", "text"]
 
 MAGIC = 0x48504E41
 VERSION = 1
@@ -88,6 +90,22 @@ def hello(
         max_message,
         max_frame,
     ) + text(address)
+
+
+def proof(secret: bytes, role: str, hello: bytes, reply: bytes) -> bytes:
+    """What the ``dialler`` or the ``acceptor`` shows to have the secret, over both records."""
+    return hmac.new(secret, f"antiphon 1 {role} ".encode() + hello + reply, hashlib.sha256).digest()
+
+
+def reply(record: bytes, shown: bytes = b"") -> bytes:
+    """The bytes of a reply: its record, and the proof that it shows."""
+    return struct.pack("<H", len(record)) + record + shown
+
+
+def reply_parts(payload: bytes) -> tuple[bytes, bytes]:
+    """The record in a reply, and the proof behind it, which is empty without a secret."""
+    (length,) = struct.unpack_from("<H", payload)
+    return payload[2 : 2 + length], payload[2 + length :]
 
 
 class Stranger:
@@ -161,20 +179,28 @@ class Stranger:
                     break
         return sent
 
-    def hand_shake(self, node: int, *, direction: int = MINE, **facts: Any) -> Frame:
-        """As a dialler without a secret, up to where data may go. Returns the node's reply.
+    def hand_shake(
+        self, node: int, *, direction: int = MINE, secret: bytes = b"", **facts: Any
+    ) -> Frame:
+        """As a dialler, up to where data may go. Returns the node's reply.
 
         With ``direction=MINE`` it has read up to the node's ready. With ``YOURS`` it owes a
         `be_ready`.
         """
-        self.say(frame(HELLO, hello(node, direction=direction, **facts)))
-        reply = self.read()
-        if reply.kind != REPLY:
-            raise AssertionError(f"the node answered {reply}, not with a reply")
-        self.say(frame(CONFIRM))
+        if secret:
+            facts["flags"] = facts.get("flags", NO_LISTENER) | HAS_SECRET
+        mine = hello(node, direction=direction, **facts)
+        self.say(frame(HELLO, mine))
+        answer = self.read()
+        if answer.kind != REPLY:
+            raise AssertionError(f"the node answered {answer}, not with a reply")
+        theirs, shown = reply_parts(answer.payload)
+        if shown != (proof(secret, "acceptor", mine, theirs) if secret else b""):
+            raise AssertionError("the node has shown another proof")
+        self.say(frame(CONFIRM, proof(secret, "dialler", mine, theirs) if secret else b""))
         if direction == MINE:
             self.read_until(READY)
-        return reply
+        return answer
 
     def be_ready(self, kind: int, window: int = 0) -> None:
         """As a receiver of data: announce ``kind`` as flow 1, and be ready.
@@ -300,8 +326,7 @@ class Host:
         stranger = self.accept(timeout)
         try:
             stranger.read_until(HELLO)
-            record = hello(node, **facts)
-            stranger.say(frame(REPLY, struct.pack("<H", len(record)) + record))
+            stranger.say(frame(REPLY, reply(hello(node, **facts))))
             stranger.read_until(CONFIRM)
         except BaseException:
             stranger.close()

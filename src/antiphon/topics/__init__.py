@@ -9,10 +9,12 @@ delay of a subscription from what the core has measured.
 from __future__ import annotations
 
 from antiphon._core import Event, EventBatch
-from antiphon.topics.bus import Bus, BusStatistics, TopicInfo
+from antiphon.topics.bus import Bus
 from antiphon.topics.config import BusConfig
-from antiphon.topics.model import Conformance, DelayModel, Plan
+from antiphon.topics.conformance import Conformance
+from antiphon.topics.model import DelayModel, Plan
 from antiphon.topics.publisher import Publisher
+from antiphon.topics.statistics import BusStatistics, TopicInfo
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer
 

@@ -32,7 +32,8 @@ _Version = Annotated[int, msgspec.Meta(ge=-1)]
 _Name = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class Subscribed(msgspec.Struct, array_like=True, frozen=True):
+# Nothing in it can refer back to it, and there may be very many: the collector passes them by.
+class Subscribed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A subscription as its bus announces it: where to send, and what."""
 
     flow: _U32

@@ -15,7 +15,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -36,17 +35,19 @@ from antiphon.node.shares import check_share
 from antiphon.topics.announcements import Subscribed
 from antiphon.topics.channels import open_channel
 from antiphon.topics.config import BusConfig
+from antiphon.topics.conformance import Conduct, Conformance
 from antiphon.topics.finder import Member
-from antiphon.topics.model import WINDOW, Conformance, DelayModel, Meters, judge, predict
+from antiphon.topics.model import WINDOW, DelayModel, Meters, Threads, predict
 from antiphon.topics.names import Pattern, TopicIndex, check_topic
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import Publisher, encode_properties
+from antiphon.topics.statistics import BusStatistics, TopicInfo
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer, make_timer
 from antiphon.topics.where import Where
 from antiphon.wire.message import Message, decoder_for
 
-__all__ = ["Bus", "BusStatistics", "TopicInfo"]
+__all__ = ["Bus"]
 
 log = logging.getLogger("antiphon.topics")
 
@@ -60,36 +61,6 @@ _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 
 Handler = Callable[[Any], Any]
 ConformanceCallback = TypeVar("ConformanceCallback", bound=Callable[[Conformance], Any])
-
-
-@dataclass(frozen=True)
-class TopicInfo:
-    """One topic, as far as this bus knows."""
-
-    name: str
-    publishers: tuple[int, ...]
-    """The nodes that publish it."""
-    subscribers: tuple[int, ...]
-    """The nodes with a subscription that matches."""
-
-
-@dataclass(frozen=True)
-class BusStatistics:
-    """Counts of this moment."""
-
-    publishers: int
-    subscriptions: int
-    peers: int
-    """Other buses on the channel."""
-    topics: int
-    """Topics known, of all buses."""
-    published: int
-    dropped: int
-    """Events that publishers here left out because a subscription had no room."""
-    lost: int
-    """Events for subscriptions that could not be reached."""
-    shares: dict[str, float]
-    """Who holds which part of this node's time."""
 
 
 class Bus(Owner):
@@ -148,7 +119,7 @@ class Bus(Owner):
         self._past: list[dict[str, int]] = []
         self._told = -1
         self._look_due = 0.0
-        self._judges: list[Callable[[Conformance], Any]] = []
+        self._conduct = Conduct()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -223,28 +194,33 @@ class Bus(Owner):
         if before == "closed":
             return
         end(self)
-        # First nobody sends to us any more, then what is here is handled, and only then is our id
-        # free for another.
-        self._neighbours.tell(farewells)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(5.0)
         until = time.monotonic() + drain
-        while time.monotonic() < until and any(one._busy for one in subscriptions):
-            time.sleep(0.002)  # coroutines run on their own loop
-        try:
-            if self._owns_node:
-                self.node._close_now(max(0.0, until - time.monotonic()) if drain > 0 else 0.0)
-            else:
-                for timer in timers:
-                    timer.close()
-                for subscription in subscriptions:
-                    subscription.close()
-                self._control.close()
-        finally:
-            self._finder.close()
+        with contextlib.ExitStack() as stack:  # backwards; Ctrl-C ends the patience, not the rest
+            stack.callback(self._wake)
             for publisher in publishers:
-                publisher._core.close()
-            self._wake()
+                stack.callback(publisher._core.close)
+            stack.callback(self._finder.close)
+            if not self._owns_node:
+                stack.callback(self._control.close)
+                for subscription in subscriptions:
+                    stack.callback(subscription.close)
+                for timer in timers:
+                    stack.callback(timer.close)
+            # First nobody sends to us any more, then what is here is handled, and only then is our
+            # id free for another.
+            try:
+                self._neighbours.tell(farewells)
+                if self._thread is not None and self._thread is not threading.current_thread():
+                    self._thread.join(5.0)
+                until = time.monotonic() + drain
+                while time.monotonic() < until and any(one._busy for one in subscriptions):
+                    time.sleep(0.002)  # coroutines run on their own loop
+            except BaseException:
+                until = 0.0
+                raise
+            finally:
+                if self._owns_node:
+                    self.node._close_now(max(0.0, until - time.monotonic()) if drain > 0 else 0.0)
 
     _name = "bus"
 
@@ -299,16 +275,18 @@ class Bus(Owner):
     def _close_publisher(self, publisher: Publisher) -> None:
         if self.node._forked:
             return
-        publisher._core.close(_DRAIN if self._state == "running" else 0.0)
-        with self._lock:
-            self._owing.discard(publisher)
-            if self._publishers.pop(publisher._number, None) is not None:
-                self._past.append(publisher.statistics())
-                self._past = [{name: sum(one[name] for one in self._past) for name in _COUNTS}]
-                self._topics.remove(publisher.topic, publisher._number)
-                self._ledger.unpublish(publisher._number)
-                self._changed.notify_all()
-        self._wake()
+        try:
+            publisher._core.close(_DRAIN if self._state == "running" else 0.0)
+        finally:  # closed all the same, if Ctrl-C ended the patience
+            with self._lock:
+                self._owing.discard(publisher)
+                if self._publishers.pop(publisher._number, None) is not None:
+                    self._past.append(publisher.statistics())
+                    self._past = [{name: sum(one[name] for one in self._past) for name in _COUNTS}]
+                    self._topics.remove(publisher.topic, publisher._number)
+                    self._ledger.unpublish(publisher._number)
+                    self._changed.notify_all()
+            self._wake()
 
     def _serve(self, publisher: Publisher, interest: Interest) -> None:
         interest.serve(publisher._core)
@@ -341,7 +319,8 @@ class Bus(Owner):
         subscription is iterated. ``share``: the fraction of the schedule's period that it can count
         on. ``capacity`` events may wait; then publishers wait (``block``) or events are lost here
         (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells. ``where`` is a
-        filter on properties, applied by the publishers: comparisons joined by AND.
+        filter on properties, applied by the publishers: a condition of SQL-92, such as
+        ``price > 100 AND region IN ('EU', 'UK')``.
         """
         self._check_open()
         _refuse_broker(durable=durable, start=start, group=group)
@@ -371,6 +350,8 @@ class Bus(Owner):
                 raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
             report = functools.partial(_log_event_failure, wanted.text)
             core = self.node._subscribe(handler, report, batch, room, when_full)
+            if part:
+                self._conduct.patterns[core] = wanted.text
             self.node._share(core, part, f"subscription {wanted.text!r}")
         subscription = Subscription(self, core, wanted, where)
         if coroutine:
@@ -461,7 +442,7 @@ class Bus(Owner):
                 self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
         # Changes come in swarms: they are told together.
         time.sleep(_GATHER)
-        watched: list[Subscription] = []
+        watched: list[Subscription] | None = None
         with self._lock:
             if self._state != "running":
                 return
@@ -478,8 +459,8 @@ class Bus(Owner):
         with contextlib.suppress(Closed):
             self._finder.announce(told)
         self._neighbours.tell(letters)
-        for subscription in watched:
-            self._judge(subscription, subscription._handled())
+        if watched is not None:
+            self._look(watched)
 
     # --- shares and delay -------------------------------------------------------------------
 
@@ -500,6 +481,7 @@ class Bus(Owner):
             raise Closed("this subscription is closed; it has no share", what="subscription")
         if not isinstance(core, Handle):
             raise ConfigError("a subscription that is iterated has no share", setting="share")
+        self._conduct.patterns[core] = subscription.pattern
         self.node._shares.give(core, share, f"subscription {subscription.pattern!r}")
         subscription._handled().watched = True
 
@@ -512,30 +494,28 @@ class Bus(Owner):
         )
 
     def on_conformance(self, callback: ConformanceCallback) -> ConformanceCallback:
-        """``callback(conformance)`` when a subscription has overrun its share or was often full.
+        """``callback(conformance)`` when somebody has overrun a share or was often full.
 
-        A `Conformance` tells of about one second. It runs on a thread of the bus that also makes
+        Told are subscriptions, timers and publishers with a share, and handlers of the node. A
+        `Conformance` tells of about one second. It runs on a thread of the bus that also makes
         the announcements: keep it short. Also a decorator. Never blocks.
         """
         self._check_open()
         if not callable(callback):
             raise ConfigError(f"callback {callback!r} cannot be called", setting="callback")
-        self._judges.append(callback)
+        self._conduct.callbacks.append(callback)
         return callback
 
-    def _judge(self, subscription: Subscription, meters: Meters) -> None:
-        """A look at the sums, and what it tells of the time since the last one."""
-        sums = meters.step()
-        if not self._judges or self._share_of(subscription) is None:
-            return
-        verdict = judge(subscription.pattern, sums)
-        if verdict.conformant and verdict.stable:
-            return
-        for callback in tuple(self._judges):
-            try:
-                callback(verdict)
-            except BaseException:  # SystemExit too: announcements rely on this thread
-                log.exception("a callback of on_conformance failed")
+    def _look(self, watched: list[Subscription]) -> None:
+        """Once a second, at what predictions will need, and at who keeps to their shares."""
+        for subscription in watched:
+            subscription._handled().look()
+        for holder, name in self.node._shares.holders():
+            # A callback may close what comes later, or the bus, or take a share away.
+            if self._state != "running":
+                return
+            if holder.active and self.node._shares.share_of(holder) is not None:
+                self._conduct.look(holder, name)
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -566,6 +546,8 @@ class Bus(Owner):
             others = self._neighbours.all.values()
             names = {name for one in others for name in one.table.topics.values()}
             names.update(self._ledger.topics.values())
+            usage = self.node._schedule_usage()
+            threads = Threads.of(usage)
             return BusStatistics(
                 publishers=len(self._publishers),
                 subscriptions=len(self._subscriptions),
@@ -575,6 +557,10 @@ class Bus(Owner):
                 dropped=sum(one["dropped"] for one in counts),
                 lost=sum(one["lost"] for one in counts),
                 shares=self.node._shares.held(),
+                threads=int(usage["threads"]),
+                at_once=threads.at_once,
+                running=threads.running,
+                largest_share=threads.largest_share,
             )
 
     # --- for the parts ----------------------------------------------------------------------

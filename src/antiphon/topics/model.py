@@ -7,26 +7,28 @@ those sums. The formulas themselves are in `antiphon.queueing`.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from antiphon import queueing
 from antiphon._core import Handle
 from antiphon.errors import Closed, ConfigError
+from antiphon.topics.conformance import OFTEN_FULL
 
 if TYPE_CHECKING:
     from antiphon.topics.subscription import Subscription
 
 __all__ = [
     "WINDOW",
-    "Conformance",
     "DelayModel",
     "Meters",
     "Plan",
+    "Threads",
     "calibrate",
-    "judge",
     "predict",
     "quantile",
 ]
@@ -35,8 +37,8 @@ WINDOW = 10.0
 """Seconds of the past that a prediction rests on."""
 
 _LEAST_EVENTS = 30
+_ROUNDING = 1e-9
 _LOOKS = 64
-_OFTEN_FULL = 0.1
 
 
 @dataclass(frozen=True)
@@ -101,44 +103,19 @@ class Plan:
     basis: str = ""
 
 
-@dataclass(frozen=True)
-class Conformance:
-    """How a subscription with a share has kept to it, in about one second."""
-
-    pattern: str
-    conformant: bool
-    """It did not overrun what its share allows."""
-    stable: bool
-    """Its queue was not often full."""
-    overruns: int
-    longest_overrun: float
-    """In seconds, since the subscription began."""
-    full: float
-    """The fraction of its turns that began with a full queue."""
-
-
-def judge(pattern: str, sums: dict[str, Any]) -> Conformance:
-    """What the sums of a while say."""
-    full = sums["full_slices"] / sums["slices"] if sums["slices"] else 0.0
-    return Conformance(
-        pattern=pattern,
-        conformant=sums["overruns"] == 0,
-        stable=full <= _OFTEN_FULL,
-        overruns=int(sums["overruns"]),
-        longest_overrun=sums["longest_overrun"],
-        full=full,
-    )
-
-
 class Meters:
     """The sums of one subscription, and how they were some seconds ago. Thread-safe enough: looks
     are appended and dropped by single operations."""
 
-    __slots__ = ("_began", "_handle", "_looks", "watched")
+    __slots__ = ("_began", "_handle", "_looks", "_usage", "watched")
 
-    def __init__(self, handle: Handle, began: float) -> None:
+    def __init__(
+        self, handle: Handle, began: float, usage: Callable[[], dict[str, float]] | None = None
+    ) -> None:
+        """``usage``: the sums of its node's threads, which are then looked at with its own."""
         self._handle = handle
         self._began = began
+        self._usage = usage
         self.watched = False
         """Whether the bus looks once a second: not at thousands that nobody asks about."""
         self._looks: tuple[dict[str, Any], ...] = ()
@@ -150,12 +127,6 @@ class Meters:
         self._looks = (*self._looks[1 - _LOOKS :], now)
         return now
 
-    def step(self) -> dict[str, Any]:
-        """A look, and what has been added since the one before, or since the beginning."""
-        before = self._looks[-1] if self._looks else None
-        now = self.look()
-        return difference(now, before or self._nothing(now))
-
     def _nothing(self, like: dict[str, Any]) -> dict[str, Any]:
         return dict.fromkeys(like, 0.0) | {"time": self._began, "classes": {}}
 
@@ -164,6 +135,8 @@ class Meters:
         delays = self._handle.delays()
         now.update(responses=delays["sum"], handed=delays["events"], classes=delays["classes"])
         now["longest"] = delays["longest"]
+        if self._usage is not None:
+            now.update(self._usage())
         return now
 
     def since(self, seconds: float = WINDOW) -> dict[str, Any]:
@@ -179,7 +152,7 @@ class Meters:
 
 def difference(now: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
     """``now`` less ``then``, where that makes sense."""
-    keep = ("pending", "capacity", "longest", "longest_overrun")
+    keep = ("pending", "capacity", "longest", "longest_overrun", "threads")
     gone = {
         name: value - then[name] for name, value in now.items() if name not in (*keep, "classes")
     }
@@ -189,13 +162,51 @@ def difference(now: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
     return {**now, **gone, "elapsed": now["time"] - then["time"]}
 
 
+@dataclass(frozen=True)
+class Threads:
+    """What the threads of a node make of the time while they are in slices; NaN: not known."""
+
+    at_once: float
+    """How many are in one at a time, on average, while any is."""
+    running: float
+    """The fraction of that time for which one of them has a processor, and the interpreter's lock
+    if it needs that."""
+
+    @classmethod
+    def of(cls, sums: dict[str, Any]) -> Threads:
+        """From the sums of a node's ``_schedule_usage``, or from a difference of them."""
+        worked, lasted = sums.get("worked", 0.0), sums.get("thread_lasted", 0.0)
+        if not worked > 0 or not lasted > 0:
+            return cls(math.nan, math.nan)
+        # Clocks are read one after the other.
+        return cls(max(1.0, sums["engaged"] / worked), min(1.0, sums["thread_used"] / lasted))
+
+    @property
+    def largest_share(self) -> float:
+        """The most that one task can have of what they get done.
+
+        `queueing.largest_share` is for a fixed number of threads. Here it is one number for a part
+        of the time, and the next for the rest: what the task can have and what there is are each
+        added up over both.
+        """
+        if not self.running > 0:
+            return math.nan
+        fewer = int(self.at_once)
+        more_often = self.at_once - fewer
+        served = sum(
+            part * count * queueing.largest_share(count, self.running)
+            for count, part in ((fewer, 1 - more_often), (fewer + 1, more_often))
+        )
+        return min(1.0, served / self.at_once)
+
+
 def predict(sums: dict[str, Any], share: float | None, period: float) -> DelayModel:
     """The model of what the sums say."""
     events, elapsed = sums["events"], sums["elapsed"]
     few = f"{events:,.0f} events"
     nothing = math.nan
     conformant = sums["overruns"] == 0
-    often_full = sums["slices"] > 0 and sums["full_slices"] / sums["slices"] > _OFTEN_FULL
+    often_full = sums["slices"] > 0 and sums["full_slices"] / sums["slices"] > OFTEN_FULL
     if events < _LEAST_EVENTS or not elapsed > 0 or sums["service"] <= 0:
         return DelayModel(
             arrival_rate=nothing,
@@ -247,6 +258,13 @@ def predict(sums: dict[str, Any], share: float | None, period: float) -> DelayMo
         why += f"; {sums['overruns']:.0f} overruns, so the bound does not hold"
     if load >= 1:
         why += "; more comes than is guaranteed to be done"
+    threads = Threads.of(sums)
+    if share is not None and share > threads.largest_share * (1 + _ROUNDING):
+        why += (
+            f"; a share of {share:g} is above {threads.largest_share:.2f}, the most that one task "
+            f"can have of {threads.at_once:.1f} threads at once that run {threads.running:.2f} of "
+            "the time"
+        )
     return DelayModel(
         arrival_rate=arrivals,
         service_rate=rate,
@@ -307,22 +325,36 @@ def calibrate(
             setting="mean_delay",
             value=mean_delay,
         )
-    until = time.monotonic() + timeout
     before = subscription.share
+    try:
+        plan = _calibrate(subscription, meters, mean_delay, timeout)
+    except BaseException:  # Ctrl-C above all
+        with contextlib.suppress(Closed):
+            subscription.share = before
+        raise
+    if not plan.feasible:
+        subscription.share = before
+        return replace(plan, share=before)
+    return plan
+
+
+def _calibrate(
+    subscription: Subscription, meters: Meters, mean_delay: float, timeout: float
+) -> Plan:
+    """The share that was reached may be left in place: the caller sees to it."""
+    until = time.monotonic() + timeout
+    share = subscription.share
     patience = max(_LEAST_MEASURE, timeout / _STEPS)
     measured = _measure(subscription, meters, min(until, time.monotonic() + patience))
-    share = before
     while not measured <= mean_delay:
         if math.isnan(measured):
-            subscription.share = before
-            return Plan(False, before, measured, "too few events to measure")
+            return Plan(False, share, measured, "too few events to measure")
         wanted = min(1.0, max(0.05, (share or 0.0) * 1.5))
         left = 1 - subscription._bus._shares_of_others(subscription)
         wanted = min(wanted, left)
         if (share is not None and wanted <= share) or wanted <= 0 or time.monotonic() >= until:
             why = "all the time that is left is given" if wanted <= (share or 0) else "out of time"
-            subscription.share = before
-            return Plan(False, before, measured, f"{why}; {share or 0:g} gave {measured:.6g} s")
+            return Plan(False, share, measured, f"{why}; {share or 0:g} gave {measured:.6g} s")
         subscription.share = share = wanted
         measured = _measure(subscription, meters, min(until, time.monotonic() + patience))
     return Plan(True, share, measured, "measured with this share")

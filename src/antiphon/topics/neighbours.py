@@ -279,7 +279,7 @@ class Interest:
             self._incarnation,
             self._subscribed.flow,
             self._subscribed.least_charge,
-            self.where.matches if self.where else None,
+            self.where.core if self.where else None,
         )
 
 
@@ -307,8 +307,9 @@ class Interests:
             log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
             return None
         self.remove(peer, subscribed.flow)
-        self._all[peer, subscribed.flow] = interest
-        self._index.add(interest.pattern, (peer, subscribed.flow))
+        key = (peer, subscribed.flow)
+        self._all[key] = interest
+        self._index.add(interest.pattern, key)
         return interest
 
     def remove(self, peer: int, flow: int) -> Interest | None:

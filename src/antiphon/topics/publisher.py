@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Iterable, Mapping
@@ -40,18 +41,19 @@ class Publisher:
     the subscriber then finds ``missed`` in its next event.
     """
 
-    # A bus may have very many: few objects each, and what is not used is not made.
-    __slots__ = (
-        "__weakref__",
-        "_bus",
-        "_core",
-        "_number",
-        "_retain",
-        "publish",
-        "publish_many",
-        "publish_packed",
-        "topic",
-    )
+    # A bus may have very many: few objects each, and what is not used is not made. Those with a
+    # text are the core's own methods.
+    __slots__ = {
+        "__weakref__": None,
+        "_bus": None,
+        "_core": None,
+        "_number": None,
+        "_retain": None,
+        "publish": PublisherCore.publish.__doc__,
+        "publish_many": PublisherCore.publish_many.__doc__,
+        "publish_packed": PublisherCore.publish_packed.__doc__,
+        "topic": "The name of the topic.",
+    }
 
     def __init__(
         self, bus: Bus, core: PublisherCore, topic: str, number: int, retain: bool
@@ -61,7 +63,6 @@ class Publisher:
         self._number = number
         self._retain = retain
         self.topic = topic
-        """The name of the topic."""
 
     def __getattr__(self, name: str) -> Any:
         # The core's own, from the first call on: a wrapper would cost as much as publishing.
@@ -79,14 +80,7 @@ class Publisher:
             properties: Mapping[str, str | int | float | bool] | None = None,
             ttl: float | None = None,
         ) -> None:
-            """Sends an event to every subscription that wants it; may wait for room.
-
-            ``properties`` are what ``where=`` looks at: str, int, float or bool by name. ``ttl``:
-            after so many seconds it is worth nothing any more, and is not handed out. Without
-            subscriptions it does nothing. Raises `SendTimeout`, `Closed`, `MessageTooLarge`,
-            `ConfigError` for bad properties, and on a thread with a running event loop
-            `WouldBlock` where it had to wait.
-            """
+            """Sends an event to every subscription that wants it; may block for want of room."""
 
         def publish_many(self, events: Iterable[bytes | Message], ttl: float | None = None) -> None:
             """Several events in one go, in this order: much faster than one by one."""
@@ -128,7 +122,10 @@ class Publisher:
         return True
 
     def statistics(self) -> dict[str, int]:
-        """Events published, dropped for want of room, lost to unreachable subscribers; waits."""
+        """Events published, dropped for want of room, lost to unreachable subscribers; waits.
+
+        With a queue of its own also its turns, ``slices``, and ``overruns`` of its share.
+        """
         return self._core.statistics()
 
     def close(self) -> None:
@@ -140,6 +137,12 @@ class Publisher:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which may wait for its queue, as the loop must not
 
     def __repr__(self) -> str:
         return f"<Publisher {self.topic!r} to {self.subscribers} subscriptions>"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from antiphon._core import Event, EventBatch, Handle, InboxCore, on_scheduler_thread
 from antiphon.errors import ConfigError, WouldBlock
-from antiphon.node import Inbox
+from antiphon.node import Future, Inbox
 from antiphon.node.shares import check_share
 from antiphon.topics.model import DelayModel, Meters, Plan, calibrate
 from antiphon.topics.names import Pattern
@@ -32,20 +32,20 @@ class Subscription:
     """
 
     # A bus may have very many of them.
-    __slots__ = (
-        "__weakref__",
-        "_began",
-        "_bus",
-        "_core",
-        "_coroutine",
-        "_failed",
-        "_inbox",
-        "_meters",
-        "_pattern",
-        "_running",
-        "_task",
-        "where",
-    )
+    __slots__ = {
+        "__weakref__": None,
+        "_began": None,
+        "_bus": None,
+        "_core": None,
+        "_coroutine": None,
+        "_failed": None,
+        "_inbox": None,
+        "_meters": None,
+        "_pattern": None,
+        "_running": None,
+        "_task": None,
+        "where": "The filter, as it was given.",
+    }
 
     def __init__(
         self, bus: Bus, core: Handle | InboxCore, pattern: Pattern, where: str | None
@@ -61,7 +61,6 @@ class Subscription:
         self._failed = 0
         self._running = False
         self.where = where
-        """The filter, as it was given."""
 
     @property
     def _watched(self) -> bool:
@@ -75,13 +74,21 @@ class Subscription:
     # --- without a handler ------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Event:
-        """Blocks until an event is here; `ReceiveTimeout` after ``timeout`` seconds."""
+        """The next event; blocks until one is here, `ReceiveTimeout` after ``timeout`` seconds.
+
+        Raises `Closed` when the subscription or its bus is closed, `ConfigError` for one with a
+        handler, and `WouldBlock` where it would wait on a thread with a running event loop.
+        """
         event: Any = self._reader().receive(timeout)
         return event  # type: ignore[no-any-return]
 
-    async def receive_async(self, timeout: float | None = None) -> Event:
-        """`receive` for a coroutine."""
-        event: Any = await self._reader().receive_async(timeout)
+    def receive_async(self, timeout: float | None = None) -> Future[Event]:
+        """`receive` as a `Future`, which takes an event when it is asked and one is here.
+
+        Never blocks. A future that was cancelled, or is never asked, takes none. ``timeout`` counts
+        from now. Raises `ConfigError` at once for a subscription with a handler.
+        """
+        event: Any = self._reader().receive_async(timeout)
         return event  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Event]:
@@ -149,7 +156,7 @@ class Subscription:
                 "and no service to predict from",
                 setting="handler",
             )
-        self._meters = Meters(self._core, self._began)
+        self._meters = Meters(self._core, self._began, self._bus.node._schedule_usage)
         return self._meters
 
     def predict(self) -> DelayModel:
@@ -180,8 +187,6 @@ class Subscription:
         if isinstance(self._core, Handle):
             delays = self._core.delays()
             counts.update({name: delays[name] for name in ("expired", "malformed", "missed")})
-            meter = self._core.meter()
-            counts.update(slices=int(meter["slices"]), overruns=int(meter["overruns"]))
         return counts
 
     @property
@@ -209,6 +214,12 @@ class Subscription:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which may wait for a handler, as the loop must not
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.pending} pending"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -42,8 +43,9 @@ class Timer:
 
     def statistics(self) -> dict[str, Any]:
         """``calls``, ``failed``, ``late`` (begun over a tenth of a period, and over 1 ms, after
-        their time), ``missed``, ``longest_lateness`` in seconds, and the ``lateness`` of all calls
-        as counts by upper bound in nanoseconds."""
+        their time), ``missed``, ``longest_lateness`` in seconds, the ``lateness`` of all calls as
+        counts by upper bound in nanoseconds; ``slices``, its turns, and ``overruns`` of its
+        share."""
         return self._core.statistics()
 
     def close(self) -> None:
@@ -56,6 +58,12 @@ class Timer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which may wait for a call, as the loop must not
 
     def __repr__(self) -> str:
         return f"<Timer {self.name} every {self.period:g} s>"

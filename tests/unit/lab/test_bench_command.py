@@ -86,6 +86,19 @@ def test_the_options_reach_the_plan(calls: list[Call]) -> None:
     assert options.seconds == 3.0
 
 
+def test_the_whole_run_says_what_it_leaves_out_and_a_part_of_it_does_not(calls: list[Call]) -> None:
+    result = CliRunner().invoke(bench.app, ["node", "--peers", "pyzmq,pynng", "--repeats", "1"])
+    assert result.exit_code == 0, result.output
+    assert "Not measured, so that it ends in time: 256 B, one way and" in result.stdout
+    assert "threads: pynng." in " ".join(result.stdout.split())
+    result = CliRunner().invoke(bench.app, ["node", "--json", "--repeats", "1"])
+    assert any("full duplex" in line for line in json.loads(result.stdout)["left_out"])
+    for part in (["--quick"], ["--size", "256"]):
+        result = CliRunner().invoke(bench.app, ["node", "--repeats", "1", *part])
+        assert result.exit_code == 0, result.output
+        assert "Not measured" not in result.stdout
+
+
 def test_json_is_one_document_on_standard_output(calls: list[Call]) -> None:
     result = CliRunner().invoke(bench.app, ["node", "--quick", "--json", "--repeats", "2"])
     assert result.exit_code == 0, result.output

@@ -69,3 +69,70 @@ def test_shipped_plans_name_what_they_wait_for(
 ) -> None:
     assert main(["lab", "run", name, "--quick", "--dry-run"]) == 0
     assert "missing until a later version: " in capfd.readouterr().out
+
+
+def test_the_list_of_plans_names_what_they_wait_for(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "plans"]) == 0
+    said = capfd.readouterr().out.splitlines()
+    (line,) = [one for one in said if one.startswith("stability: missing until a later version")]
+    assert line.endswith("antiphon-group (group-stacks, slow-receiver-antiphon)")
+
+
+@pytest.mark.parametrize(
+    ("plan_name", "protocol"),
+    [("group", "antiphon-group"), ("stability", "antiphon-broker"), ("mine", "antiphon-pigeon")],
+)
+def test_a_protocol_that_comes_later_is_missing_and_not_unheard_of(
+    plan: Path, plan_name: str, protocol: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = str(plan) if plan_name == "mine" else plan_name
+    assert main(["lab", "run", name, "--dry-run", "--protocols", protocol]) != 0
+    said = capfd.readouterr().err
+    assert f"missing until a later version: {protocol}; there are" in said
+    assert "no such protocol" not in said
+
+
+def test_beside_others_what_comes_later_is_named_as_missing(
+    plan: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    both = "spread,antiphon-pigeon"
+    assert main(["lab", "run", str(plan), "--dry-run", "--protocols", both]) == 0
+    assert "missing until a later version: then" in capfd.readouterr().out
+
+
+UNFIT = """
+[times]
+kept_until = 10
+
+[[series]]
+name = "far-too-long"
+pattern = "one-way"
+protocols = ["udp-python", "tcp-python"]
+sizes = [100_000]
+"""
+
+
+def test_what_does_not_apply_is_told_before_and_takes_no_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "unfit.toml"
+    path.write_text(UNFIT)
+    assert main(["lab", "run", str(path), "--dry-run"]) == 0
+    said = capfd.readouterr().out
+    assert "not applicable: a message of 100000 bytes: udp-python carries" in said
+    assert "(1 run)" in said
+    assert main(["lab", "run", str(path), "--dry-run", "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert list(facts["not_applicable"].values()) == [1]
+    # Three checks of the link, and one run.
+    assert facts["seconds"] == pytest.approx(3 * 4.5 + 11.5)
+    assert len(facts["ids"]) == 2
+
+
+def test_the_memory_of_the_largest_run_is_told_before(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "run", "group", "--dry-run", "--json"]) == 0
+    needed = json.loads(capfd.readouterr().out)["memory_bytes"]
+    # Sixteen JVMs, each with all of its heap from the begin.
+    assert 16 * 512 * 2**20 < needed < 16 * 1024 * 2**20
+    assert main(["lab", "run", "group", "--dry-run"]) == 0
+    assert f"{needed / 1e9:.1f} GB of memory" in capfd.readouterr().out

@@ -28,7 +28,7 @@ from antiphon.lab.plan import (
     runs_of,
     shipped_plans,
 )
-from antiphon.lab.protocols import PROTOCOLS
+from antiphon.lab.protocols import PROTOCOLS, REQUEST, protocol_of, unsuited
 from antiphon.lab.toml_lines import lines_of
 
 ROOT = Path(__file__).parents[3]
@@ -181,6 +181,40 @@ def test_all_to_all_has_the_threads_of_the_paper() -> None:
     assert {run.threads for run in runs_of(plan) if run.series in ("pair", "all")} == {1}
     asking = {run.threads for run in runs_of(plan) if run.series == "round-trip"}
     assert asking == {1, 16, 100}
+
+
+def test_all_to_all_holds_its_round_trips_against_those_of_others() -> None:
+    runs = [run for run in runs_of(load_plan("all-to-all")) if run.series == "round-trip-others"]
+    others = {name for name, one in PROTOCOLS.items() if REQUEST in one.variants}
+    assert {run.protocol for run in runs} == others - {"antiphon-node"}
+    assert {run.variant for run in runs} == {REQUEST}
+
+
+@pytest.mark.parametrize("name", ["all-to-all", "group", "real-time", "wide-area"])
+def test_every_run_of_these_plans_is_one_that_its_protocol_can_make(name: str) -> None:
+    plan = load_plan(name)
+    for run in runs_of(plan):
+        workload = plan.workloads[run.workload]
+        assert unsuited(protocol_of(plan, run.protocol), run, workload) == "", run.id
+
+
+def test_groups_that_come_later_have_the_message_counts_of_those_that_are_there() -> None:
+    plan = load_plan("group")
+    counts: dict[tuple[bool, str], set[tuple[int, int | None]]] = {}
+    for series in plan.series:
+        if series.name.startswith(("1-n", "n-n")):
+            found = counts.setdefault((bool(series.later), series.pattern), set())
+            found |= set(itertools.product(series.sizes, series.messages))
+    assert counts[True, "1-n"] == counts[False, "1-n"]
+    assert counts[True, "n-n"] == counts[False, "n-n"]
+    assert all(messages is not None for pairs in counts.values() for _, messages in pairs)
+
+
+def test_the_search_for_the_largest_burst_goes_to_the_paper_s_sixteen_nodes() -> None:
+    for pattern in ("1-n", "n-n"):
+        ladder = [run for run in runs_of(load_plan("group")) if run.series.startswith("burst-")]
+        nodes = {run.nodes for run in ladder if run.pattern == pattern}
+        assert max(nodes) == 16
 
 
 def test_every_protocol_but_the_bare_link_is_in_the_shootout() -> None:
@@ -380,7 +414,14 @@ def test_the_estimate_is_time_of_runs_and_links_and_grows_with_what_is_recorded(
 ) -> None:
     plan = load_plan(write(tmp_path, GOOD))
     seconds, size = estimate(plan)
-    assert seconds == pytest.approx(len(runs_of(plan)) * (5 + 1.5) + 2 * 3 * 4.5)
+    # What does not apply is written down, and takes no time.
+    runs = [
+        run
+        for run in runs_of(plan)
+        if not unsuited(protocol_of(plan, run.protocol), run, plan.workloads[run.workload])
+    ]
+    assert len(runs) < len(runs_of(plan))
+    assert seconds == pytest.approx(len(runs) * (5 + 1.5) + 2 * 3 * 4.5)
     slower = load_plan(write(tmp_path, changed("sizes = [\n", "rates = [10]\nsizes = [\n")))
     fewer = load_plan(write(tmp_path, changed("sizes = [\n", "messages = 10\nsizes = [\n")))
     assert 0 < estimate(slower)[1] < size

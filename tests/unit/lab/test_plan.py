@@ -13,6 +13,7 @@ from antiphon.lab.bench.plan import (
     Group,
     Point,
     full_plan,
+    left_out,
     parse_peers,
     plan_for,
     quick_plan,
@@ -56,6 +57,30 @@ def test_the_full_plan_measures_every_peer_and_every_variant() -> None:
     assert {(p.system, p.variant) for p in points} == {
         (peer.name, variant) for peer in PEERS.values() for variant in peer.variants
     }
+
+
+def test_what_the_full_plan_leaves_out_is_told() -> None:
+    """Every system that can do a group's pattern is in it, or is named beside its title."""
+    told = {
+        (title, system)
+        for line in left_out(PEERS)
+        for title in line.partition(": ")[0].split(" and ")
+        for system in line.partition(": ")[2].split(", ")
+    }
+    assert told  # there is something
+    for group in full_plan(PEERS):
+        measured = {point.system for point in group.points}
+        pattern = group.points[0].pattern
+        for peer in PEERS.values():
+            if group.points[0].variant == "typed":
+                continue
+            can = pattern in peer.patterns and not (peer.stream and group.points[0].threads > 1)
+            named = (group.title, peer.name) in told
+            assert (peer.name in measured) + named == can, (group.title, peer.name)
+    assert left_out(["antiphon", "pyzmq"]) == []
+    (line,) = left_out(["antiphon", "pyzmq", "pynng"])
+    assert line.startswith("256 B, one way and 16384 B, one way and full duplex and 2 sending")
+    assert line.endswith("threads: pynng")
 
 
 def test_ours_is_encrypted_at_two_sizes_right_behind_the_same_in_plain() -> None:

@@ -22,7 +22,7 @@ def test_every_table_is_there_with_its_columns_also_when_it_is_empty(tmp_path: P
         assert table.schema.names == schema.names
         assert len(table) == (name == "events")
     facts = json.loads((tmp_path / "one" / "run.json").read_text())
-    assert facts == {"schema_version": 2, "outcome": "complete"}
+    assert facts == {"schema_version": 3, "outcome": "complete"}
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 

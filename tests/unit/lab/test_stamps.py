@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from array import array
 
@@ -32,7 +33,7 @@ def test_a_stamp_comes_back_with_its_times() -> None:
         message = stamp(due)
         assert len(message) == 200
         reader(message)
-    times = reader.times.take().tolist()
+    times = reader.times.take(end=True).tolist()
     rows = [times[at : at + COLUMNS] for at in range(0, len(times), COLUMNS)]
     assert [row[0] for row in rows] == [0, 1, 2]
     assert {row[1] for row in rows} == {7}
@@ -40,7 +41,7 @@ def test_a_stamp_comes_back_with_its_times() -> None:
         assert intended == due
         assert due <= sent <= came <= time.monotonic_ns()
     assert (reader.messages, reader.received_bytes, reader.wrong) == (4, 800, 0)
-    assert len(reader.times.take()) == 0
+    assert len(reader.times.take(end=True)) == 0
 
 
 def test_a_slow_reader_takes_no_more_than_its_rate_and_counts_as_any_other() -> None:
@@ -50,7 +51,7 @@ def test_a_slow_reader_takes_no_more_than_its_rate_and_counts_as_any_other() -> 
         reader(stamp(5))
     assert time.monotonic() - begin >= 0.1
     assert (reader.messages, reader.received_bytes, reader.wrong) == (20, 4000, 0)
-    assert len(reader.times.take()) == 20 * COLUMNS
+    assert len(reader.times.take(end=True)) == 20 * COLUMNS
 
 
 def test_a_slow_reader_does_not_make_up_for_the_time_that_nothing_came() -> None:
@@ -77,7 +78,7 @@ def test_a_slow_reader_takes_a_batch_one_by_one() -> None:
 def test_no_ordinary_message_looks_stamped(size: int) -> None:
     reader = Reader(size)
     reader(payload_of(size))
-    assert len(reader.times.take()) == 0
+    assert len(reader.times.take(end=True)) == 0
     assert Stamper(1, size).fits == (size >= STAMP_BYTES)
 
 
@@ -98,7 +99,7 @@ def test_a_batch_counts_as_its_messages_do(size: int, kind: type[Reader]) -> Non
         eventually(lambda: reader.messages == 97, 10)
     assert reader.received_bytes == 97 * size
     assert reader.wrong == 2
-    times = reader.times.take().tolist()
+    times = reader.times.take(end=True).tolist()
     assert times[::COLUMNS] == (list(range(10)) if stamps else [])
     assert set(times[1::COLUMNS]) == ({7} if stamps else set())
 
@@ -110,21 +111,84 @@ def test_another_size_is_counted_as_wrong() -> None:
     assert (reader.messages, reader.wrong) == (2, 1)
 
 
+SECOND = 1_000_000_000
+
+
+def sequences(times: Times) -> list[int]:
+    return times.take(1_000_000, end=True)[::COLUMNS].tolist()
+
+
 def test_what_is_kept_is_bounded_and_the_rest_counted() -> None:
     times = Times(10)
     for number in range(1000):
-        times.add(number, 1, 0, 0, 5_000_000_000 + number)
-    assert len(times.take()) == 10 * COLUMNS
-    assert times.left_out == 990
-    times.add(1000, 1, 0, 0, 6_000_000_000)  # in the next second
-    assert times.take().tolist() == [1000, 1, 0, 0, 6_000_000_000]
+        times.add(number, 1, 0, 0, 5 * SECOND + number)
+    kept = len(sequences(times))
+    assert 5 <= kept <= 10
+    assert times.left_out == 1000 - kept
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 15, 16])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_what_is_kept_is_spread_over_each_second(step: int, offset: int) -> None:
+    """Also where every fourth message comes here, or senders take turns."""
+    times = Times(1000)
+    for number in range(60_000):
+        times.add(offset + number * step, 1, 0, 0, 5 * SECOND + number * (SECOND // 20_000))
+    kept = [(one - offset) // step for one in sequences(times)]
+    assert kept == sorted(kept)
+    # In every tenth of each of the three seconds about as many as in the others: one in 32, as one
+    # in 16 would be more than a thousand of 20,000.
+    parts = [sum(begin <= one < begin + 2000 for one in kept) for begin in range(0, 60_000, 2000)]
+    assert 40 <= min(parts) <= max(parts) <= 85
+    assert 1800 <= len(kept) <= 2000
+    assert times.left_out == 60_000 - len(kept)
+
+
+def test_once_thinned_it_stays_so_and_a_row_stands_for_as_many_as_any_other() -> None:
+    times = Times(100)
+    for number in range(1000):
+        times.add(number, 1, 0, 0, 5 * SECOND + number)
+    first = len(sequences(times))
+    for number in range(1000, 1400):
+        times.add(number, 1, 0, 0, 6 * SECOND + number)
+    assert len(sequences(times)) == pytest.approx(first * 0.4, abs=3)
+
+
+def test_a_second_is_handed_out_when_it_is_over() -> None:
+    """It may still have to be thinned."""
+    times = Times(10)
+    later = time.monotonic_ns() + 3600 * SECOND
+    times.add(0, 1, 0, 0, later)
+    assert len(times.take()) == 0
+    times.add(1, 1, 0, 0, later + SECOND)
+    assert times.take()[::COLUMNS].tolist() == [0]
+    assert times.ready == 0
+    assert times.take(end=True)[::COLUMNS].tolist() == [1]
+
+
+def test_several_threads_may_add() -> None:
+    times = Times(50)
+    now = time.monotonic_ns()
+
+    def add(source: int) -> None:
+        for number in range(2000):
+            times.add(number, source, 0, 0, now)
+
+    threads = [threading.Thread(target=add, args=(source,)) for source in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept = times.take(end=True)
+    assert len(kept) // COLUMNS + times.left_out == 8000
+    assert set(kept[1::COLUMNS]) == {0, 1, 2, 3}
 
 
 def test_much_is_taken_in_parts() -> None:
     stamp, reader = Stamper(1, 64), Reader(64)
     for _ in range(25):
         reader(stamp(0))
-    taken = [reader.times.take(10) for _ in range(4)]
+    taken = [reader.times.take(10, end=True) for _ in range(4)]
     assert [len(part) // COLUMNS for part in taken] == [10, 10, 5, 0]
     assert [part[0] for part in taken[:3]] == [0, 10, 20]
 
@@ -149,7 +213,7 @@ def test_what_the_core_has_counted_is_added() -> None:
         1,
         300,
     )
-    times = reader.times.take()
+    times = reader.times.take(end=True)
     assert [times[0], times[1], times[2], times[4]] == [0, 3, 17, 100]
     assert [times[5], times[6], times[7], times[9]] == [1, 3, 17, 200]
 

@@ -235,6 +235,26 @@ def test_each_message_goes_to_one_of_several_threads() -> None:
         assert part == sorted(part, key=int)
 
 
+def test_messages_that_came_together_go_to_all_threads_that_wait() -> None:
+    """One takes them in hand. It may be busy with the first for long, and the others are not."""
+    with nodes() as (here, there):
+        inbox = there.inbox(KIND)
+        here.send(THERE, b"connects", kind=KIND)
+        inbox.receive(10)
+        meeting = threading.Barrier(5)
+
+        def take() -> bytes:
+            _, data = inbox.receive(20)
+            meeting.wait(20)  # returns when each has one
+            return bytes(data)
+
+        taking = [Running(take) for _ in range(4)]
+        time.sleep(0.2)  # so that they wait: whoever comes later finds what is there anyway
+        here.send_many(THERE, numbered(4), kind=KIND)
+        meeting.wait(20)
+        assert sorted(all_results(taking)) == numbered(4)
+
+
 def test_a_message_that_cannot_be_decoded_raises_and_the_next_is_received() -> None:
     with nodes() as (here, there):
         inbox = there.inbox(Ping)

@@ -26,6 +26,16 @@ protocols = ["tcp-python"]
 sizes = [100]
 workloads = ["none"]
 """
+LATER = """\
+[[series]]
+name = "group"
+later = ["antiphon-group"]
+pattern = "n-n"
+protocols = ["antiphon-group"]
+sizes = [100]
+nodes = [2, 4]
+workloads = ["none"]
+"""
 RUN = "throughput.tcp-python.none.loopback.100B.r{}"
 MACHINE = {
     "schema_version": 1,

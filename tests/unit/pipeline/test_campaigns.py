@@ -12,7 +12,8 @@ import pytest
 
 from antiphon.errors import ConfigError
 from antiphon.pipeline.campaigns import Campaign, find_campaigns, look_into, unreadable
-from unit.pipeline.made import RUN, SECOND, make_campaign, make_run
+from antiphon.pipeline.schemas import FACTS
+from unit.pipeline.made import LATER, RUN, SECOND, make_campaign, make_run
 
 
 def look(directory: Path) -> Campaign:
@@ -84,7 +85,7 @@ def test_without_a_plan_that_can_be_read_this_is_said(campaign: Path) -> None:
         (None, "it is not there"),
         ('{"schema_version": 1, "run"', "it is no JSON"),
         ("[]", "it is no JSON object"),
-        ('{"schema_version": 3}', "its schema_version is 3; this Antiphon reads 1 and 2"),
+        ('{"schema_version": 4}', "its schema_version is 4; this Antiphon reads 1, 2 and 3"),
         ('{"schema_version": true}', "its schema_version is True"),
         ('{"schema_version": 1, "protocol": "x"}', "it does not say its outcome"),
         ('{"schema_version": 1, "size": "big"}', "its size is 'big', which is no bigint"),
@@ -159,6 +160,18 @@ def test_columns_of_a_later_version_may_be_missing_before_it_only(tmp_path: Path
     assert "it has no column" in aside(look(directory))[f"{folder.name}/topics.parquet"]
 
 
+def test_what_came_with_version_3_is_read_and_null_before(campaign: Path) -> None:
+    garbage = {"replaced_per_second": 100.0, "replaced_per_second_measured": 80.5, "missed": 3}
+    facts = {"load": {"cpu_share": None, "garbage": garbage}, "latency_skipped": 17}
+    change(campaign / RUN.format(1) / "run.json", schema_version=3, **facts)
+    found = look(campaign)
+    assert found.set_aside == []
+    new, old = (run.facts for run in found.runs)
+    names = ("latency_skipped", "garbage_per_second", "garbage_per_second_measured")
+    assert [new[name] for name in names] == [17, 100.0, 80.5]
+    assert [old[name] for name in names] == [None, None, None]
+
+
 def test_a_bad_machine_json_leaves_the_machine_unknown(campaign: Path) -> None:
     (campaign / "machine.json").write_text("{")
     found = look(campaign)
@@ -189,6 +202,19 @@ def test_an_empty_campaign_has_interrupted_runs_only(tmp_path: Path) -> None:
     assert set(outcomes(found).values()) == {"interrupted"}
     assert len(found.runs) == 3
     assert found.rows == {}
+
+
+def test_what_waits_for_a_later_version_is_named_once_with_what_it_needs(campaign: Path) -> None:
+    with (campaign / "plan.toml").open("a") as plan:
+        plan.write(LATER)
+    (named,) = [run.facts for run in look(campaign).runs if run.facts["outcome"] == "absent"]
+    keys = ("run", "plan", "series", "protocol", "pattern", "size", "workload", "nodes", "repeat")
+    assert [named[key] for key in keys] == [
+        *("group.antiphon-group", "small", "group", "antiphon-group", "n-n", 100, "none"),
+        *(None, None),  # it has several
+    ]
+    assert named["reason"] == "missing until a later version (needs antiphon-group)"
+    assert set(named) == set(FACTS)
 
 
 def test_a_directory_of_campaigns_is_all_of_them(tmp_path: Path) -> None:

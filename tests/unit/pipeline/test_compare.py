@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from antiphon.cli.main import main
 from antiphon.errors import ConfigError
 from antiphon.pipeline.compare import (
     CANNOT_TELL,
@@ -157,7 +158,7 @@ def test_what_only_one_side_has_is_said(tmp_path: Path) -> None:
     assert not found.rows
     assert any("before only: pyzmq" in warning for warning in found.warnings)
     assert any("after only: redis" in warning for warning in found.warnings)
-    assert any("nothing in common" in warning for warning in found.warnings)
+    assert any("no measurement in common" in warning for warning in found.warnings)
 
 
 def test_another_machine_is_warned_about(tmp_path: Path) -> None:
@@ -193,6 +194,39 @@ def test_a_directory_without_tables_is_refused(tmp_path: Path) -> None:
 def test_a_tolerance_that_makes_no_sense_is_refused(tmp_path: Path, tolerance: float) -> None:
     with pytest.raises(ConfigError, match="tolerance"):
         compare(tmp_path, tmp_path, tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("new", "options", "code"),
+    [
+        (repeats(), (), 0),
+        ([run(rate=10.0)], (), 0),  # one repeat: nothing can be told, and nothing is claimed
+        (repeats(factor=0.5), (), 1),
+        (repeats(protocol="nats"), (), 1),
+        (repeats(outcome="blocked"), ("--before", "old"), 1),
+        (repeats(), ("--tolerance", "7"), 2),
+        (repeats(), ("--before", "other"), 2),
+        (repeats(), ("--json", "--after"), 2),
+    ],
+)
+def test_a_script_can_tell_slower_from_a_mistake_of_its_own(
+    new: list[dict[str, Any]],
+    options: tuple[str, ...],
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a = write(tmp_path / "a", "runs", "old", repeats())
+    b = write(tmp_path / "b", "runs", "new", new)
+    assert main(["pipeline", "compare", str(a), str(b), *options]) == code
+    assert capsys.readouterr().err.count("\n") == (code == 2)
+    assert main(["pipeline", "compare", str(a), str(tmp_path / "nowhere")]) == 2
+
+
+def test_what_completed_on_neither_side_is_not_called_the_same(tmp_path: Path) -> None:
+    found = compared(tmp_path, repeats(outcome="blocked"), repeats(outcome="blocked"))
+    assert not found.rows
+    assert any("completed in neither" in warning for warning in found.warnings)
 
 
 def test_it_comes_out_the_same_each_time(tmp_path: Path) -> None:

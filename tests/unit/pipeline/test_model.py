@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as fn
@@ -22,7 +23,8 @@ Function = Callable[..., float]
 
 def columns(spark: SparkSession, formula: Formula, rows: list[tuple[float, ...]]) -> list[float]:
     names = [f"c{at}" for at in range(len(rows[0]))]
-    frame = spark.createDataFrame(rows, ", ".join(f"{name} double" for name in names))
+    held = (pa.array(values, pa.float64()) for values in zip(*rows, strict=True))
+    frame = spark.createDataFrame(pa.table(dict(zip(names, held, strict=True))))
     result = frame.select(formula(*(fn.col(name) for name in names)).alias("result"))
     return [row.result for row in result.collect()]
 

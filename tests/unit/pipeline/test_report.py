@@ -12,6 +12,7 @@ import pytest
 
 from antiphon.errors import ConfigError
 from antiphon.pipeline.report import papers, write_report
+from antiphon.pipeline.report.data import Tables
 from antiphon.pipeline.report.looks import DARK, LIGHT, Looks
 from antiphon.pipeline.report.page import CSV_ROWS, TABLE_ROWS
 from antiphon.pipeline.report.shape import MAX_FACETS, MAX_POINTS, MAX_TRACES
@@ -267,6 +268,16 @@ def test_the_papers_values_stand_beside_ours(everything: Report) -> None:
     assert (mark["x"], mark["y"]) == ([6.0], ["jgroups-udp"])
     # It is no reason to show this view first.
     assert report.blocks["data-degradation"]["start"] == 0
+
+
+def test_what_one_sender_gets_through_is_held_against_the_papers_groups(tmp_path: Path) -> None:
+    group = {"protocol": "jgroups-udp", "pattern": "1-n", "size": 100, "nodes": 8, "senders": 1}
+    one = {"messages_per_second_node": 700.0, "bytes_per_second_node": 70_000.0}
+    write(tmp_path, "scaling", [KEYS | group | one | {"messages_per_second_total": 4900.0}])
+    values = papers.Papers(Tables(tmp_path)).beside("scaling")
+    found = {value.says: (value.theirs, value.ours) for value in values}
+    assert found["UDP, one to all, up to 1 kB, 2 to 8 nodes"] == ("800/s", "700/s")
+    assert found["UDP, all to all, 1 kB, 16 nodes, per node"] == ("1.20/s", "not measured")
 
 
 def _spaced(report: Report) -> str:

@@ -36,6 +36,20 @@ def test_one_repeat_is_said_to_be_one_and_has_no_interval(tmp_path: Path) -> Non
     assert not any("error_x" in one for one in bars)
 
 
+def test_what_could_not_be_measured_is_named(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    later = "missing until a later version (needs antiphon-group)"
+    for protocol, reason in (("antiphon-group", later), ("nats", "nats-server is not installed")):
+        keys = KEYS | {"protocol": protocol, "size": None, "outcome": "absent"}
+        write(tmp_path, "runs", [keys | MACHINE | {"run": protocol, "reason": reason}])
+        write(tmp_path, "outcomes", [keys | {"runs": 1, "of": 1, "reasons": [reason]}])
+    said = made(tmp_path).words
+    assert "1 run did not take place (nats)" in said
+    assert "Planned, and missing until a later version of Antiphon: antiphon-group." in said
+    assert later in said
+    assert "5protocols" in said  # those that ran
+
+
 def test_intervals_are_drawn_where_there_are_repeats(tmp_path: Path) -> None:
     story.stability(tmp_path)
     facet = next(one for one in made(tmp_path).figure("degradation") if one["at"] == ["garbage"])
@@ -145,6 +159,18 @@ def test_a_load_that_missed_its_aim_is_warned_of(tmp_path: Path) -> None:
     said = made(tmp_path).words
     assert "The competing load cpu-60 reached 35 % of the processor where 60 % was asked" in said
     assert "cpu-60 takes 35 % of all cores for itself." in said
+
+
+def test_a_load_on_collectors_that_was_late_and_messages_never_sent_are_warned_of(
+    tmp_path: Path,
+) -> None:
+    story.stability(tmp_path)
+    run = KEYS | MACHINE | {"campaign": "stability-1", "workload": "garbage", "run": "r9"}
+    late = {"garbage_per_second": 50_000.0, "garbage_per_second_measured": 12_345.0}
+    write(tmp_path, "runs", [run | late | {"latency_skipped": 1_200, "outcome": "complete"}])
+    said = made(tmp_path).words
+    assert "garbage replaced 12,345 objects a second in a process where 50,000 were" in said
+    assert "1,200 messages that were due were never sent" in said
 
 
 def test_what_was_set_aside_is_listed(tmp_path: Path) -> None:

@@ -78,9 +78,10 @@ def test_what_a_killed_job_took_away_comes_back(tmp_path: Path) -> None:
     place = tmp_path / "outcomes" / "campaign=one"
     place.rename(place.with_name(".old.campaign=one"))
     (tmp_path / ".staging" / "runs").mkdir(parents=True)
-    with Store(tmp_path):
+    with Store(tmp_path) as store:
         assert outcomes_in(tmp_path) == [("one", "complete")]
-        assert list((tmp_path / ".staging").iterdir()) == []
+        assert list(tmp_path.glob(".staging*")) == [store.stage]
+        assert list(store.stage.iterdir()) == []
     assert hidden(tmp_path) == []
 
 

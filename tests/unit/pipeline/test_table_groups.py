@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame
 
 from antiphon.errors import ConfigError
-from antiphon.pipeline.sizing import requests_per_second, sized
+from antiphon.pipeline.inputs import Inputs
+from antiphon.pipeline.sizing import requests_per_second
 from antiphon.pipeline.tables import TABLES
 from antiphon.pipeline.tables.groups import comparison, scaling
-from unit.pipeline.campaigns import inputs, only, rows_of, run
+from unit.pipeline.campaigns import run
+from unit.pipeline.together import Asks, Together, in_order, put
+
+TESTS = Together()
+made = TESTS.fixture()
 
 
 def _group(nodes: int, per_sender: float, pattern: str = "n-n", **facts: Any) -> dict[str, Any]:
@@ -33,7 +39,8 @@ def _group(nodes: int, per_sender: float, pattern: str = "n-n", **facts: Any) ->
     return run(f"{name}.r{keys.get('repeat', 1)}", **keys)
 
 
-def test_slowdown_is_against_the_smallest_group_as_in_the_papers_table(spark: SparkSession) -> None:
+@TESTS.add
+def test_slowdown_is_against_the_smallest_group_as_in_the_papers_table() -> Asks:
     runs = [
         _group(nodes, rate, pattern)
         for pattern, rates in (
@@ -42,7 +49,7 @@ def test_slowdown_is_against_the_smallest_group_as_in_the_papers_table(spark: Sp
         )
         for nodes, rate in rates.items()
     ]
-    rows = rows_of(scaling(inputs(spark, runs)), "pattern", "nodes")
+    rows = in_order((yield put(scaling, runs)), "pattern", "nodes")
     found = [(one["pattern"], one["nodes"], round(one["slowdown"], 1)) for one in rows]
     assert found == [
         ("1-n", 2, 1.0),
@@ -59,39 +66,42 @@ def test_slowdown_is_against_the_smallest_group_as_in_the_papers_table(spark: Sp
     assert last["bytes_per_second_node"] == pytest.approx(18_500.0)
 
 
-def test_a_message_to_one_node_counts_once(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_message_to_one_node_counts_once() -> Asks:
     all_to_all = run(protocol="pyzmq", pattern="n-n", nodes=4, senders=4, messages_per_second=80.0)
-    row = only(scaling(inputs(spark, [all_to_all])))
+    (row,) = yield put(scaling, [all_to_all])
     assert (row["messages_per_second_node"], row["slowdown"]) == (20.0, 1.0)
 
 
-def test_sizes_of_messages_and_numbers_of_senders_are_not_mixed(spark: SparkSession) -> None:
+@TESTS.add
+def test_sizes_of_messages_and_numbers_of_senders_are_not_mixed() -> Asks:
     runs = [
         _group(2, 100.0),
         _group(4, 20.0, size=1000),
         _group(4, 50.0, "m-n", senders=2),
         _group(8, 10.0, "m-n", senders=4),
     ]
-    assert {row.slowdown for row in scaling(inputs(spark, runs)).collect()} == {1.0}
+    assert {row["slowdown"] for row in (yield put(scaling, runs))} == {1.0}
 
 
-def test_publishers_scale_too_and_single_pairs_do_not(spark: SparkSession) -> None:
+@TESTS.add
+def test_publishers_scale_too_and_single_pairs_do_not() -> Asks:
     runs = [
         run("one", protocol="antiphon-topic", senders=1, nodes=2, bytes_per_second=100.0),
         run("four", protocol="antiphon-topic", senders=4, nodes=5, bytes_per_second=200.0),
         run("pair", protocol="pyzmq"),
     ]
-    rows = rows_of(scaling(inputs(spark, runs)), "nodes")
+    rows = in_order((yield put(scaling, runs)), "nodes")
     assert [(one["protocol"], one["slowdown"]) for one in rows] == [
         ("antiphon-topic", 1.0),
         ("antiphon-topic", 2.0),
     ]
 
 
-def test_sizing_is_the_papers_rule(spark: SparkSession) -> None:
+@TESTS.add
+def test_sizing_is_the_papers_rule() -> Asks:
     runs = [_group(8, 3.3, protocol="jgroups-udp", stack="paper-udp"), _group(8, 150.7)]
-    tcp, udp = rows_of(TABLES["sizing"](inputs(spark, runs)), "protocol")
-    tcp, udp = sorted((tcp, udp), key=lambda one: str(one["protocol"]))
+    tcp, udp = in_order((yield put(TABLES["sizing"], runs)), "protocol")
     assert udp["updates_per_second_total"] == pytest.approx(26.4)
     assert udp["requests_per_second_node"] == pytest.approx(22.0)
     assert udp["requests_per_second_total"] == pytest.approx(176.0)
@@ -99,9 +109,13 @@ def test_sizing_is_the_papers_rule(spark: SparkSession) -> None:
     assert tcp["update_share"] == 0.15
 
 
-def test_where_one_node_makes_all_updates_it_limits_them_all(spark: SparkSession) -> None:
-    table = sized(scaling(inputs(spark, [_group(4, 30.0, "1-n")])), update_share=0.5)
-    row = only(table)
+def _half_updates(given: Inputs) -> DataFrame:
+    return TABLES["sizing"](replace(given, update_share=0.5))
+
+
+@TESTS.add
+def test_where_one_node_makes_all_updates_it_limits_them_all() -> Asks:
+    (row,) = yield put(_half_updates, [_group(4, 30.0, "1-n")])
     assert (row["updates_per_second_node"], row["updates_per_second_total"]) == (30.0, 30.0)
     assert (row["requests_per_second_total"], row["requests_per_second_node"]) == (60.0, 15.0)
 
@@ -130,15 +144,15 @@ def _gains(rows: list[dict[str, Any]], question: str) -> list[tuple[Any, ...]]:
     ]
 
 
-def _compared(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    order = ("question", "over", "this", "size", "nodes")
-    return rows_of(comparison(inputs(spark, runs)), *order)
+def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return in_order(rows, "question", "over", "this", "size", "nodes")
 
 
-def test_tcp_over_udp_is_found_across_series(spark: SparkSession) -> None:
+@TESTS.add
+def test_tcp_over_udp_is_found_across_series() -> Asks:
     udp = {"series": "n-n-udp-small", "protocol": "jgroups-udp", "stack": "paper-udp"}
     runs = [_group(2, 250.0), _group(4, 90.0), _group(2, 100.0, **udp), _group(4, 60.0, **udp)]
-    rows = _compared(spark, runs)
+    rows = _sorted((yield put(comparison, runs)))
     pair = ("jgroups-udp/paper-udp", "jgroups-tcp/paper-tcp")
     overall, *each = _gains(rows, "transport")
     assert each == [(100, 2, *pair, 1, 150.0), (100, 4, *pair, 1, pytest.approx(50.0))]
@@ -148,24 +162,27 @@ def test_tcp_over_udp_is_found_across_series(spark: SparkSession) -> None:
     assert (first["protocol"], first["series"], first["pattern"]) == (None, None, "n-n")
 
 
-def test_flow_control_is_held_against_none(spark: SparkSession) -> None:
+@TESTS.add
+def test_flow_control_is_held_against_none() -> Asks:
     udp = {"series": "n-n-udp-small", "protocol": "jgroups-udp"}
     runs = [
         _group(4, 100.0, stack="paper-udp", **udp),
         _group(4, 80.0, stack="paper-udp-fc", **udp),
     ]
-    rows = _compared(spark, runs)
+    rows = _sorted((yield put(comparison, runs)))
     _, one = _gains(rows, "stack")
     assert one == (100, 4, "paper-udp", "paper-udp-fc", 1, pytest.approx(-20.0))
 
 
-def test_gigabit_is_held_against_fast_ethernet_repeat_by_repeat(spark: SparkSession) -> None:
+@TESTS.add
+def test_gigabit_is_held_against_fast_ethernet_repeat_by_repeat() -> Asks:
     runs = [
         _group(2, rate, link=link, repeat=repeat)
         for link, rates in (("fast", (100.0, 200.0)), ("gigabit", (150.0, 220.0)))
         for repeat, rate in enumerate(rates, start=1)
     ]
-    overall, one = (row for row in _compared(spark, runs) if row["question"] == "link")
+    rows = _sorted((yield put(comparison, runs)))
+    overall, one = (row for row in rows if row["question"] == "link")
     assert (one["over"], one["this"], one["pairs"]) == ("fast", "gigabit", 2)
     assert one["gain_percent_min"] == pytest.approx(10.0)
     assert one["gain_percent_mean"] == pytest.approx(30.0)
@@ -173,17 +190,19 @@ def test_gigabit_is_held_against_fast_ethernet_repeat_by_repeat(spark: SparkSess
     assert (overall["pairs"], overall["gain_percent_mean"]) == (1, pytest.approx(30.0))
 
 
-def test_protocols_are_compared_once_and_ours_is_held_against_others(spark: SparkSession) -> None:
+@TESTS.add
+def test_protocols_are_compared_once_and_ours_is_held_against_others() -> Asks:
     runs = [
         run("a", protocol="antiphon-node", variant="callback", bytes_per_second=300.0),
         run("z", protocol="zenoh", variant="pub-sub", bytes_per_second=100.0),
         run("bad", protocol="pyzmq", outcome="blocked", bytes_per_second=999.0),
     ]
-    found = _gains(_compared(spark, runs), "protocol")
+    found = _gains(_sorted((yield put(comparison, runs))), "protocol")
     pair = ("zenoh/pub-sub", "antiphon-node/callback")
     assert found == [(None, None, *pair, 1, 200.0), (100, 2, *pair, 1, 200.0)]
 
 
-def test_what_differs_in_more_than_one_thing_is_not_compared(spark: SparkSession) -> None:
+@TESTS.add
+def test_what_differs_in_more_than_one_thing_is_not_compared() -> Asks:
     runs = [_group(2, 100.0, link="fast"), _group(2, 150.0, link="gigabit", workload="cpu")]
-    assert _compared(spark, runs) == []
+    assert _sorted((yield put(comparison, runs))) == []

@@ -8,10 +8,13 @@ import statistics
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from antiphon.pipeline.tables.jitter import REACH, by_flow, jitter
-from unit.pipeline.campaigns import delay, inputs, only, rows_of, run
+from unit.pipeline.campaigns import delay, run
+from unit.pipeline.together import Asks, Together, in_order, put
+
+TESTS = Together()
+made = TESTS.fixture()
 
 Times = list[tuple[int, int, int]]
 
@@ -31,9 +34,10 @@ def _rfc3550(differences: list[int]) -> float:
     return estimate
 
 
-def test_jitter_by_hand(spark: SparkSession) -> None:
+@TESTS.add
+def test_jitter_by_hand() -> Asks:
     times = [(0, 0, 5_000), (10_000, 11_000, 16_000), (20_000, 20_000, 35_000)]
-    row = only(jitter(inputs(spark, [run()], latency=_messages(times))))
+    (row,) = yield put(jitter, [run()], latency=_messages(times))
     assert (row["stage"], row["repeats"], row["count"]) == ("delivery", 1, 3)
     assert row["in_stddev_us"] == pytest.approx(statistics.stdev([11, 9]))
     assert row["out_stddev_us"] == pytest.approx(statistics.stdev([11, 19]))
@@ -43,7 +47,8 @@ def test_jitter_by_hand(spark: SparkSession) -> None:
     assert row["out_rfc3550_us"] == pytest.approx(1 / 16 * 15 / 16 + 9 / 16)
 
 
-def test_the_closed_form_is_the_recursion(spark: SparkSession) -> None:
+@TESTS.add
+def test_the_closed_form_is_the_recursion() -> Asks:
     draw = random.Random(1)
     times = [
         (
@@ -53,50 +58,52 @@ def test_the_closed_form_is_the_recursion(spark: SparkSession) -> None:
         )
         for at in range(3 * REACH)
     ]
-    row = only(jitter(inputs(spark, [run()], latency=list(reversed(_messages(times))))))
+    (row,) = yield put(jitter, [run()], latency=list(reversed(_messages(times))))
     for name, at in (("in_rfc3550_us", 1), ("out_rfc3550_us", 2)):
         late = [one[at] - one[0] for one in times]
         steps = [later - earlier for earlier, later in itertools.pairwise(late)]
         assert row[name] == pytest.approx(_rfc3550(steps) / 1000, rel=1e-12), name
 
 
-def test_a_steady_stream_has_none(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_steady_stream_has_none() -> Asks:
     times = [(at * 1_000, at * 1_000, at * 1_000 + 700) for at in range(20)]
-    row = only(jitter(inputs(spark, [run()], latency=_messages(times))))
+    (row,) = yield put(jitter, [run()], latency=_messages(times))
     figures = ("in_stddev_us", "out_stddev_us", "in_rfc3550_us", "out_rfc3550_us")
     assert [row[name] for name in figures] == [0.0, 0.0, 0.0, 0.0]
 
 
-def test_a_gap_in_what_was_recorded_is_no_jitter(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_gap_in_what_was_recorded_is_no_jitter() -> Asks:
     steady = _messages([(at * 1_000, at * 1_000, at * 1_000 + 700) for at in range(20)])
-    row = only(jitter(inputs(spark, [run()], latency=steady[:5] + steady[15:])))
+    (row,) = yield put(jitter, [run()], latency=steady[:5] + steady[15:])
     assert (row["out_stddev_us"], row["out_rfc3550_us"]) == (0.0, 0.0)
 
 
-def test_flows_are_apart_and_averaged(spark: SparkSession) -> None:
+@TESTS.add
+def test_flows_are_apart_and_averaged() -> Asks:
     even = [(at * 1_000, at * 1_000, at * 1_000) for at in range(4)]
     uneven = [(0, 0, 0), (1_000, 1_000, 5_000), (2_000, 2_000, 6_000), (3_000, 3_000, 11_000)]
-    data = inputs(
-        spark, [run()], latency=[*_messages(even, source=1), *_messages(uneven, source=2)]
-    )
-    flows = rows_of(by_flow(data), "source")
-    assert [one["out_stddev"] for one in flows] == [
+    rows = [*_messages(even, source=1), *_messages(uneven, source=2)]
+    flows, (row,) = yield put(by_flow, [run()], latency=rows), put(jitter, [run()], latency=rows)
+    assert [one["out_stddev"] for one in in_order(flows, "source")] == [
         0.0,
         pytest.approx(statistics.stdev([5, 1, 5]) * 1_000),
     ]
-    row = only(jitter(data))
     assert row["count"] == 8
     assert row["out_stddev_us"] == pytest.approx(statistics.stdev([5, 1, 5]) / 2)
 
 
-def test_one_message_has_no_spacing(spark: SparkSession) -> None:
-    row = only(jitter(inputs(spark, [run()], latency=_messages([(0, 0, 9)]))))
+@TESTS.add
+def test_one_message_has_no_spacing() -> Asks:
+    (row,) = yield put(jitter, [run()], latency=_messages([(0, 0, 9)]))
     assert (row["count"], row["out_stddev_us"], row["out_rfc3550_us"]) == (1, None, None)
 
 
-def test_a_ping_without_roles_is_a_flow(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_ping_without_roles_is_a_flow() -> Asks:
     times = [(at * 1_000, at * 1_000, at * 1_000 + 300 * at) for at in range(3)]
     rows = _messages(times, source=None, target=None, stage="round-trip")
-    row = only(jitter(inputs(spark, [run(protocol="link-ping")], latency=rows)))
+    (row,) = yield put(jitter, [run(protocol="link-ping")], latency=rows)
     assert (row["stage"], row["count"]) == ("round-trip", 3)
     assert row["out_rfc3550_us"] == pytest.approx(_rfc3550([300, 300]) / 1000)

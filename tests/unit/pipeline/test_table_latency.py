@@ -23,11 +23,16 @@ from antiphon.pipeline.tables.latency import (
     tails,
 )
 from unit.pipeline.campaigns import delay, inputs, only, rows_of, run
+from unit.pipeline.together import Asks, Together, in_order, put
+
+TESTS = Together()
+made = TESTS.fixture()
 
 
-def test_counts_are_by_whole_microseconds_with_exact_sums(spark: SparkSession) -> None:
+@TESTS.add
+def test_counts_are_by_whole_microseconds_with_exact_sums() -> Asks:
     delays = [delay(1_000), delay(1_999), delay(2_000), delay(-1), delay(0)]
-    rows = rows_of(latency_counts(inputs(spark, [run()], latency=delays)), "latency_us")
+    rows = in_order((yield put(latency_counts, [run()], latency=delays)), "latency_us")
     found = [
         (one["latency_us"], one["count"], one["sum_ns"], one["sum_squares_ns"]) for one in rows
     ]
@@ -39,9 +44,10 @@ def test_counts_are_by_whole_microseconds_with_exact_sums(spark: SparkSession) -
     assert all(isinstance(one["sum_ns"], Decimal) for one in rows)
 
 
-def test_a_quantile_is_the_smallest_value_that_enough_do_not_exceed(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_quantile_is_the_smallest_value_that_enough_do_not_exceed() -> Asks:
     delays = [delay(micros * 1_000 + 900) for micros in range(1, 101)]
-    row = only(latency(inputs(spark, [run()], latency=delays)))
+    (row,) = yield put(latency, [run()], latency=delays)
     assert (row["count"], row["min_us"], row["max_us"]) == (100, 1, 100)
     # 50 of the 100 take at most 50 us, so 50 is reached, and 51 is not the answer.
     assert [row[name] for name in QUANTILES] == [50, 75, 90, 95, 99, 100, 100]
@@ -55,27 +61,31 @@ def test_a_quantile_is_the_smallest_value_that_enough_do_not_exceed(spark: Spark
     )
 
 
-def test_one_message_is_its_own_quantile_and_has_no_deviation(spark: SparkSession) -> None:
-    row = only(latency(inputs(spark, [run()], latency=[delay(7_777)])))
+@TESTS.add
+def test_one_message_is_its_own_quantile_and_has_no_deviation() -> Asks:
+    (row,) = yield put(latency, [run()], latency=[delay(7_777)])
     assert {row[name] for name in QUANTILES} == {7}
     assert (row["mean_us"], row["stddev_us"]) == (7.777, None)
 
 
-def test_deviations_survive_where_all_delays_are_long_and_alike(spark: SparkSession) -> None:
+@TESTS.add
+def test_deviations_survive_where_all_delays_are_long_and_alike() -> Asks:
     hour = 3_600_000_000_000
-    row = only(latency(inputs(spark, [run()], latency=[delay(hour), delay(hour + 2)])))
+    (row,) = yield put(latency, [run()], latency=[delay(hour), delay(hour + 2)])
     assert row["stddev_us"] == pytest.approx(math.sqrt(2) / 1000, rel=1e-12)
 
 
-def test_repeats_are_one_distribution_and_a_sample_says_so(spark: SparkSession) -> None:
+@TESTS.add
+def test_repeats_are_one_distribution_and_a_sample_says_so() -> Asks:
     two = [run("a", latency_one_in=1.0), run("b", repeat=2, latency_one_in=4.0)]
     delays = [delay(1_000), delay(2_000), delay(9_000, run="b"), delay(9_000, run="b")]
-    row = only(latency(inputs(spark, two, latency=delays)))
+    (row,) = yield put(latency, two, latency=delays)
     assert (row["repeats"], row["count"], row["p50_us"], row["max_us"]) == (2, 4, 2, 9)
     assert row["sampled_one_in"] == 2.5  # of the messages half stand for 1, half for 4
 
 
-def test_stages_topics_and_campaigns_stay_apart(spark: SparkSession) -> None:
+@TESTS.add
+def test_stages_topics_and_campaigns_stay_apart() -> Asks:
     delays = [
         delay(1_000, stage="round-trip"),
         delay(2_000, topic="lab/0/1"),
@@ -83,7 +93,7 @@ def test_stages_topics_and_campaigns_stay_apart(spark: SparkSession) -> None:
         delay(4_000, campaign="c2"),
     ]
     two = [run(), run(campaign="c2")]
-    rows = rows_of(latency(inputs(spark, two, latency=delays)), "p50_us")
+    rows = in_order((yield put(latency, two, latency=delays)), "p50_us")
     found = [(one["campaign"], one["stage"], one["topic"], one["max_us"]) for one in rows]
     assert found == [
         ("c1", "round-trip", None, 1),
@@ -93,10 +103,14 @@ def test_stages_topics_and_campaigns_stay_apart(spark: SparkSession) -> None:
     ]
 
 
-def test_negative_delays_are_kept_apart_to_be_counted(spark: SparkSession) -> None:
-    rows = rows_of(by_run(inputs(spark, [run()], latency=[delay(-1), delay(-9_999)])), "latency_us")
-    assert [(one["latency_us"], one["count"]) for one in rows] == [(-1, 2)]
-    assert latency(inputs(spark, [run()], latency=[delay(-1)])).count() == 0
+@TESTS.add
+def test_negative_delays_are_kept_apart_to_be_counted() -> Asks:
+    counts, rows = yield (
+        put(by_run, [run()], latency=[delay(-1), delay(-9_999)]),
+        put(latency, [run()], latency=[delay(-1)]),
+    )
+    assert [(one["latency_us"], one["count"]) for one in counts] == [(-1, 2)]
+    assert rows == []
 
 
 def test_counts_of_two_campaigns_add_up_to_those_of_both(spark: SparkSession) -> None:
@@ -107,14 +121,15 @@ def test_counts_of_two_campaigns_add_up_to_those_of_both(spark: SparkSession) ->
     both = only(tails(merged(counts, by), by))
     assert (both["count"], both["sum_ns"]) == (200, 20_100_000)
     assert (both["p50_us"], both["p99_us"], both["max_us"]) == (100, 198, 200)
-    each = rows_of(latency(inputs(spark, two, latency=delays)), "campaign")
+    each = rows_of(tails(counts), "campaign")
     assert [one["count"] for one in each] == [100, 100]
     assert [one["p50_us"] for one in each] == [100, 99]
 
 
-def test_sums_are_exact_beyond_what_a_double_can_count(spark: SparkSession) -> None:
+@TESTS.add
+def test_sums_are_exact_beyond_what_a_double_can_count() -> Asks:
     large = 4_000_000_000_000_001
-    row = only(latency(inputs(spark, [run()], latency=[delay(large)] * 3)))
+    (row,) = yield put(latency, [run()], latency=[delay(large)] * 3)
     assert row["sum_ns"] == 3 * large
     assert row["stddev_us"] == 0.0
 
@@ -127,25 +142,16 @@ def _drawn(count: int) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("count", [999, 1_000, 20_001])
-def test_quantiles_are_those_of_duckdb(spark: SparkSession, count: int) -> None:
-    drawn = _drawn(count)
-    data = inputs(spark, [run()])
-    rows: Any = spark.createDataFrame(pd.DataFrame({"latency_ns": drawn})).selectExpr(
-        "'c1' AS campaign",
-        "'a' AS run",
-        "1 AS source",
-        "0 AS target",
-        "cast(NULL AS string) AS topic",
-        "'delivery' AS stage",
-        "0L AS sequence",
-        "0L AS intended_ns",
-        "0L AS sent_ns",
-        "latency_ns AS received_ns",
-        "latency_ns",
-        "1.0D AS weight",
-    )
-    row = only(latency(type(data)(data.runs, data.samples, rows, data.topics)))
+@TESTS.add
+def test_quantiles_are_those_of_duckdb() -> Asks:
+    counts = (999, 1_000, 20_001)
+    delays = [[delay(one) for one in _drawn(count)] for count in counts]
+    found = yield tuple(put(latency, [run()], latency=some) for some in delays)
+    for count, (row,) in zip(counts, found, strict=True):
+        _same_as_duckdb(row, _drawn(count))
+
+
+def _same_as_duckdb(row: dict[str, Any], drawn: list[int]) -> None:
     frame = pd.DataFrame({"us": [one // 1000 for one in drawn], "ns": drawn})
     parts = ", ".join(f"quantile_disc(us, {part / 10_000})" for part in QUANTILES.values())
     with duckdb.connect() as oracle:

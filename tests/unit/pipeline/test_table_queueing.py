@@ -6,12 +6,15 @@ import math
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from antiphon import queueing as formulas
 from antiphon.pipeline.tables.queueing import queueing
 from antiphon.topics.model import predict
-from unit.pipeline.campaigns import SECOND, TOPIC, delay, inputs, only, rows_of, run
+from unit.pipeline.campaigns import SECOND, TOPIC, delay, run
+from unit.pipeline.together import Asks, Together, in_order, put
+
+TESTS = Together()
+made = TESTS.fixture()
 
 # One event of 100 us at a time, 1,000 a second for 10 s, each slice a little different.
 SUMS: dict[str, Any] = {
@@ -96,7 +99,8 @@ CASES: list[tuple[dict[str, Any], float | None]] = [
 ]
 
 
-def test_the_table_has_what_the_bus_itself_would_say(spark: SparkSession) -> None:
+@TESTS.add
+def test_the_table_has_what_the_bus_itself_would_say() -> Asks:
     topics = [
         look
         for at, (changed, share) in enumerate(CASES)
@@ -107,7 +111,7 @@ def test_the_table_has_what_the_bus_itself_would_say(spark: SparkSession) -> Non
             topic=f"case {at}",
         )
     ]
-    rows = rows_of(queueing(inputs(spark, [run()], topics=topics)), "topic")
+    rows = in_order((yield put(queueing, [run()], topics=topics)), "topic")
     assert len(rows) == len(CASES)
     for row, (changed, share) in zip(rows, CASES, strict=True):
         wanted = _predicted({**SUMS, **changed}, share)
@@ -116,6 +120,7 @@ def test_the_table_has_what_the_bus_itself_would_say(spark: SparkSession) -> Non
             ("service_rate", wanted.service_rate),
             ("utilisation", wanted.utilisation),
             ("estimate_us", wanted.mean_response * 1e6),
+            ("estimate_p99_us", wanted.p99_response * 1e6),
             ("measured_mean_us", wanted.measured_response * 1e6),
             ("queue_length", wanted.queue_length),
             ("little_us", (wanted.little_wait + 1 / wanted.service_rate) * 1e6),
@@ -130,8 +135,9 @@ def test_the_table_has_what_the_bus_itself_would_say(spark: SparkSession) -> Non
     assert {row["stable"] for row in rows} == {row["conformant"] for row in rows} == {True, False}
 
 
-def test_a_topic_by_hand(spark: SparkSession) -> None:
-    row = only(queueing(inputs(spark, [run()], topics=_looks())))
+@TESTS.add
+def test_a_topic_by_hand() -> Asks:
+    (row,) = yield put(queueing, [run()], topics=_looks())
     assert (row["topic"], row["repeats"]) == ("lab/0/1", 1)
     assert (row["arrival_rate"], row["service_rate"]) == (1_000.0, 10_000.0)
     assert row["utilisation"] == pytest.approx(0.5)  # of a fifth of 10,000
@@ -145,30 +151,35 @@ def test_a_topic_by_hand(spark: SparkSession) -> None:
     assert (row["share"], row["period"]) == (0.2, 0.010)
 
 
-def test_repeats_are_taken_together(spark: SparkSession) -> None:
+@TESTS.add
+def test_repeats_are_taken_together() -> Asks:
     half = {
         name: value // 2 if isinstance(value, int) else value / 2 for name, value in SUMS.items()
     }
     topics = [*_looks(), *_looks(half, run="b")]
-    row = only(queueing(inputs(spark, [run(), run("b", repeat=2)], topics=topics)))
+    (row,) = yield put(queueing, [run(), run("b", repeat=2)], topics=topics)
     assert (row["repeats"], row["arrival_rate"]) == (2, 750.0)
     assert row["measured_mean_us"] == pytest.approx(250.0)
 
 
-def test_p99_is_the_class_that_reaches_it_within_the_window(spark: SparkSession) -> None:
+@TESTS.add
+def test_p99_is_the_class_that_reaches_it_within_the_window() -> Asks:
     first, last = _looks()
     first["response_classes"] = {100_000: 50, 9_000_000: 50}
     last["response_classes"] = {100_000: 1_040, 200_000: 5, 300_000: 5, 9_000_000: 50}
     fewer = {**last["response_classes"], 100_000: 1_039}
     again = [{**first, "topic": "z"}, {**last, "topic": "z", "response_classes": fewer}]
-    data = inputs(spark, [run()], topics=[first, last, *again])
+    rows = in_order((yield put(queueing, [run()], topics=[first, last, *again])), "topic")
     # Of 1,000 within the window 990 took 0.1 ms; those of before are not counted. 989 of 999 are
     # not enough.
-    found = [row["measured_p99_us"] for row in rows_of(queueing(data), "topic")]
-    assert found == [100.0, 200.0]
+    assert [row["measured_p99_us"] for row in rows] == [100.0, 200.0]
+    assert [row["relative_error_p99"] for row in rows] == [
+        pytest.approx(row["estimate_p99_us"] / row["measured_p99_us"] - 1) for row in rows
+    ]
 
 
-def test_delivery_and_arrivals_come_from_the_messages(spark: SparkSession) -> None:
+@TESTS.add
+def test_delivery_and_arrivals_come_from_the_messages() -> Asks:
     every = [
         delay(5_000 + at, sequence=at, intended_ns=at * 1_000_000, topic="lab/0/1")
         for at in range(100)
@@ -176,18 +187,18 @@ def test_delivery_and_arrivals_come_from_the_messages(spark: SparkSession) -> No
     sampled = [{**row, "run": "b"} for row in every]
     two = [run(), run("b", protocol="nats", latency_one_in=50.0)]
     topics = [*_looks(), *_looks(run="b")]
-    other, row = rows_of(
-        queueing(inputs(spark, two, topics=topics, latency=[*every, *sampled])), "protocol"
-    )
+    asked = put(queueing, two, topics=topics, latency=[*every, *sampled])
+    other, row = in_order((yield asked), "protocol")
     assert row["delivery_mean_us"] == pytest.approx(5.0495)
     assert row["delivery_p99_us"] == 5.0
     assert row["arrival_variation"] == pytest.approx(0.0, abs=1e-6)
     assert (other["protocol"], other["arrival_variation"]) == ("nats", None)
 
 
-def test_of_version_1_the_estimate_is_the_simplest_model(spark: SparkSession) -> None:
+@TESTS.add
+def test_of_version_1_the_estimate_is_the_simplest_model() -> Asks:
     topics = _looks({"arrivals": 10_000, "service_seconds": 1.0}, {})
-    row = only(queueing(inputs(spark, [run()], topics=topics)))
+    (row,) = yield put(queueing, [run()], topics=topics)
     assert (row["arrival_rate"], row["service_rate"]) == (1_000.0, 10_000.0)
     assert row["estimate_us"] == pytest.approx(formulas.mm1_mean_response(1_000, 10_000) * 1e6)
     assert (row["service_variation"], row["bound_us"], row["measured_mean_us"]) == (None,) * 3
@@ -196,10 +207,11 @@ def test_of_version_1_the_estimate_is_the_simplest_model(spark: SparkSession) ->
     assert "M/M/1" in row["basis"]
 
 
-def test_with_too_few_events_nothing_is_made_up(spark: SparkSession) -> None:
+@TESTS.add
+def test_with_too_few_events_nothing_is_made_up() -> Asks:
     few = {**BEGUN, "arrivals": 20, "handled": 20, "service_seconds": 0.01}
     topics = [*_looks(few, topic="a few"), *_looks(BEGUN, topic="none")]
-    rows = rows_of(queueing(inputs(spark, [run()], topics=topics)), "topic")
+    rows = in_order((yield put(queueing, [run()], topics=topics)), "topic")
     assert [row["basis"] for row in rows] == [
         "too few samples: 20 events",
         "too few samples: 0 events",
@@ -208,12 +220,14 @@ def test_with_too_few_events_nothing_is_made_up(spark: SparkSession) -> None:
         assert [row[name] for row in rows] == [None, None], name
 
 
-def test_more_than_is_guaranteed_has_an_infinite_bound(spark: SparkSession) -> None:
-    row = only(queueing(inputs(spark, [run()], topics=_looks(levels={**LEVELS, "share": 0.05}))))
+@TESTS.add
+def test_more_than_is_guaranteed_has_an_infinite_bound() -> Asks:
+    (row,) = yield put(queueing, [run()], topics=_looks(levels={**LEVELS, "share": 0.05}))
     assert (row["utilisation"], row["bound_us"]) == (pytest.approx(2.0), math.inf)
     assert not row["stable"]
     assert row["basis"].endswith("more comes than is guaranteed to be done")
 
 
-def test_one_look_is_none(spark: SparkSession) -> None:
-    assert queueing(inputs(spark, [run()], topics=_looks()[:1])).count() == 0
+@TESTS.add
+def test_one_look_is_none() -> Asks:
+    assert (yield put(queueing, [run()], topics=_looks()[:1])) == []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import SparkSession
 
 from antiphon.pipeline.tables.resources import cpu, resources
-from unit.pipeline.campaigns import SECOND, inputs, only, rows_of, run, sample
+from unit.pipeline.campaigns import SECOND, run, sample
+from unit.pipeline.together import Asks, Together, in_order, put
+
+TESTS = Together()
+made = TESTS.fixture()
 
 
-def test_cores_are_added_up_by_role_over_the_window(spark: SparkSession) -> None:
+@TESTS.add
+def test_cores_are_added_up_by_role_over_the_window() -> Asks:
     samples = [
         sample(second=0, cpu_seconds=0.5),
         sample(second=1, cpu_seconds=1.0),
@@ -18,25 +22,27 @@ def test_cores_are_added_up_by_role_over_the_window(spark: SparkSession) -> None
         sample(second=0, process=12, role="writer-1", cpu_seconds=0.5),
         sample(second=0, process=None, role="machine", cpu_seconds=3.0, elapsed_ns=2 * SECOND),
     ]
-    rows = rows_of(cpu(inputs(spark, [run()], samples)), "role")
+    rows = in_order((yield put(cpu, [run()], samples)), "role")
     found = [(one["role"], one["repeats"], one["cores_mean"]) for one in rows]
     assert found == [("machine", 1, 1.5), ("reader", 1, 0.75), ("writer", 1, 0.75)]
 
 
-def test_cores_have_their_spread_over_repeats(spark: SparkSession) -> None:
+@TESTS.add
+def test_cores_have_their_spread_over_repeats() -> Asks:
     runs = [run("a"), run("b", repeat=2), run("bad", repeat=3, outcome="blocked")]
     samples = [
         sample(run="a", cpu_seconds=0.5),
         sample(run="b", cpu_seconds=1.5),
         sample(run="bad", cpu_seconds=9.0, kept=False),
     ]
-    row = only(cpu(inputs(spark, runs, samples)))
+    (row,) = yield put(cpu, runs, samples)
     assert (row["repeats"], row["cores_mean"]) == (2, 1.0)
     assert (row["cores_min"], row["cores_max"]) == (0.5, 1.5)
     assert row["cores_stddev"] == pytest.approx(0.5**0.5)
 
 
-def test_resources_are_a_time_line_by_role_also_of_runs_that_failed(spark: SparkSession) -> None:
+@TESTS.add
+def test_resources_are_a_time_line_by_role_also_of_runs_that_failed() -> Asks:
     failed = run(outcome="out_of_memory", threads=4)
     samples = [
         sample(
@@ -58,7 +64,7 @@ def test_resources_are_a_time_line_by_role_also_of_runs_that_failed(spark: Spark
         )
         for process in (10, 11)
     ]
-    row = only(resources(inputs(spark, [failed], samples)))
+    (row,) = yield put(resources, [failed], samples)
     assert (row["run"], row["second"], row["role"], row["processes"]) == ("a", 3, "writer", 2)
     assert (row["cpu_cores"], row["resident_bytes"], row["process_threads"]) == (1.0, 2_000, 6)
     assert row["threads"] == 4  # the key of the run is another thing
@@ -68,17 +74,19 @@ def test_resources_are_a_time_line_by_role_also_of_runs_that_failed(spark: Spark
     assert (row["queued_bytes"], row["kept"]) == (30, False)
 
 
-def test_the_first_look_has_levels_but_no_rates(spark: SparkSession) -> None:
-    row = only(resources(inputs(spark, [run()], [sample(elapsed_ns=None, resident_bytes=7)])))
+@TESTS.add
+def test_the_first_look_has_levels_but_no_rates() -> Asks:
+    (row,) = yield put(resources, [run()], [sample(elapsed_ns=None, resident_bytes=7)])
     assert (row["resident_bytes"], row["cpu_cores"]) == (7, None)
 
 
-def test_a_second_that_was_looked_at_twice_is_one_second(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_second_that_was_looked_at_twice_is_one_second() -> Asks:
     samples = [
         sample(resident_bytes=100, cpu_seconds=0.5),
         sample(resident_bytes=200, cpu_seconds=0.25, elapsed_ns=SECOND // 2),
         sample(process=None, role="machine", resident_bytes=900),
     ]
-    machine, reader = rows_of(resources(inputs(spark, [run()], samples)), "role")
+    machine, reader = in_order((yield put(resources, [run()], samples)), "role")
     assert (reader["processes"], reader["resident_bytes"], reader["cpu_cores"]) == (1, 150, 0.5)
     assert (machine["processes"], machine["resident_bytes"]) == (1, 900)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
-
 from antiphon.lab.protocols import PROTOCOLS
 from antiphon.pipeline.tables.common import GROUPS, LOSSY
 from antiphon.pipeline.tables.runs import outcomes, runs
-from unit.pipeline.campaigns import delay, inputs, only, rows_of, run, sample
+from unit.pipeline.campaigns import delay, run, sample
+from unit.pipeline.together import Asks, Together, in_order, put
+
+TESTS = Together()
+made = TESTS.fixture()
 
 
-def test_a_run_has_its_window_and_what_was_counted(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_run_has_its_window_and_what_was_counted() -> Asks:
     samples = [
         sample(second=0, kept=False, received_messages=100, sent_messages=100),
         sample(second=1, received_messages=7),
@@ -19,14 +22,15 @@ def test_a_run_has_its_window_and_what_was_counted(spark: SparkSession) -> None:
         sample(second=1, process=None, role="machine"),
     ]
     delays = [delay(-5), delay(1_000), delay(2_000), delay(2_500)]
-    row = only(runs(inputs(spark, [run()], samples, delays)))
+    (row,) = yield put(runs, [run()], samples, delays)
     assert row["window_seconds"] == 10.0
     assert (row["sent_messages"], row["received_messages"]) == (9, 15)
     assert (row["latency_rows"], row["clock_errors"]) == (4, 1)
     assert (row["latency_p50_us"], row["latency_p99_us"]) == (2, 2)
 
 
-def test_what_is_lost_is_known_only_where_it_can_be(spark: SparkSession) -> None:
+@TESTS.add
+def test_what_is_lost_is_known_only_where_it_can_be() -> Asks:
     counted = [
         run("sure", protocol="pyzmq"),
         run("lossy", protocol="udp-c"),
@@ -43,22 +47,24 @@ def test_what_is_lost_is_known_only_where_it_can_be(spark: SparkSession) -> None
             sample(run=one["run"], kept=True, process=11, role="writer", received_messages=1),
         )
     ]
-    lost = {row.run: row.lost_messages for row in runs(inputs(spark, counted, samples)).collect()}
+    lost = {row["run"]: row["lost_messages"] for row in (yield put(runs, counted, samples))}
     # Of the group every message has two receivers; 18 of 40 have come.
     assert lost == {"sure": None, "lossy": 19, "number": 2, "group": 22, "failed": None}
 
 
-def test_a_run_without_samples_is_there_all_the_same(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_run_without_samples_is_there_all_the_same() -> Asks:
     absent = run(
         outcome="absent", reason="no library", kept_from_ns=None, kept_until_ns=None, rate=None
     )
-    row = only(runs(inputs(spark, [absent])))
+    (row,) = yield put(runs, [absent])
     assert (row["outcome"], row["reason"]) == ("absent", "no library")
     assert (row["window_seconds"], row["sent_messages"], row["clock_errors"]) == (None, None, 0)
     assert row["latency_p99_us"] is None
 
 
-def test_outcomes_count_how_runs_of_a_measurement_ended(spark: SparkSession) -> None:
+@TESTS.add
+def test_outcomes_count_how_runs_of_a_measurement_ended() -> Asks:
     four = [
         run("a", repeat=1),
         run("b", repeat=2, outcome="blocked", reason="nothing came for 10 s"),
@@ -66,7 +72,7 @@ def test_outcomes_count_how_runs_of_a_measurement_ended(spark: SparkSession) -> 
         run("d", repeat=4, outcome="blocked", reason="nothing came for 10 s"),
         run("e", protocol="enet", outcome="unbounded_growth", reason="writer doubled"),
     ]
-    first, second, third = rows_of(outcomes(inputs(spark, four)), "protocol", "outcome")
+    first, second, third = in_order((yield put(outcomes, four)), "protocol", "outcome")
     assert (first["protocol"], first["outcome"]) == ("enet", "unbounded_growth")
     assert (first["runs"], first["of"], first["part"]) == (1, 1, 1.0)
     assert (second["outcome"], second["runs"], second["of"]) == ("blocked", 3, 4)

@@ -6,10 +6,13 @@ import statistics
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from antiphon.pipeline.tables.stability import bandwidth_ecdf, stability
-from unit.pipeline.campaigns import SECOND, inputs, only, rows_of, run, sample
+from unit.pipeline.campaigns import SECOND, run, sample
+from unit.pipeline.together import Asks, Together, in_order, put
+
+TESTS = Together()
+made = TESTS.fixture()
 
 
 def _seconds(*received: int, name: str = "a", **facts: Any) -> list[dict[str, Any]]:
@@ -18,9 +21,10 @@ def _seconds(*received: int, name: str = "a", **facts: Any) -> list[dict[str, An
     ]
 
 
-def test_stability_has_variation_stall_and_weak_seconds(spark: SparkSession) -> None:
+@TESTS.add
+def test_stability_has_variation_stall_and_weak_seconds() -> Asks:
     received = (100, 100, 0, 0, 0, 100, 0, 100, 40, 160)
-    row = only(stability(inputs(spark, [run()], _seconds(*received))))
+    (row,) = yield put(stability, [run()], _seconds(*received))
     assert (row["repeats"], row["seconds"]) == (1, 10)
     assert row["bytes_per_second_mean"] == 60.0
     assert row["bytes_per_second_median"] == 70.0
@@ -29,10 +33,11 @@ def test_stability_has_variation_stall_and_weak_seconds(spark: SparkSession) -> 
     assert row["part_below_half"] == 0.4  # four without anything; 40 is not below 35
 
 
-def test_repeats_are_averaged_but_stalls_are_not(spark: SparkSession) -> None:
+@TESTS.add
+def test_repeats_are_averaged_but_stalls_are_not() -> Asks:
     runs = [run("a"), run("b", repeat=2)]
     samples = [*_seconds(10, 0, 0, 30), *_seconds(50, 50, name="b")]
-    row = only(stability(inputs(spark, runs, samples)))
+    (row,) = yield put(stability, runs, samples)
     assert (row["repeats"], row["seconds"]) == (2, 6)
     assert row["bytes_per_second_mean"] == 30.0
     assert row["bytes_per_second_median"] == (5 + 50) / 2
@@ -41,40 +46,46 @@ def test_repeats_are_averaged_but_stalls_are_not(spark: SparkSession) -> None:
     assert row["part_below_half"] == pytest.approx(2 / 6)
 
 
-def test_a_steady_run_has_no_variation_and_no_stall(spark: SparkSession) -> None:
-    row = only(stability(inputs(spark, [run()], _seconds(5, 5, 5))))
+@TESTS.add
+def test_a_steady_run_has_no_variation_and_no_stall() -> Asks:
+    (row,) = yield put(stability, [run()], _seconds(5, 5, 5))
     assert (row["variation"], row["longest_stall_seconds"], row["part_below_half"]) == (0, 0, 0)
 
 
-def test_one_second_has_no_variation_to_speak_of(spark: SparkSession) -> None:
-    assert only(stability(inputs(spark, [run()], _seconds(5))))["variation"] is None
+@TESTS.add
+def test_one_second_has_no_variation_to_speak_of() -> Asks:
+    (row,) = yield put(stability, [run()], _seconds(5))
+    assert row["variation"] is None
 
 
-def test_all_receivers_count_together_and_others_do_not(spark: SparkSession) -> None:
+@TESTS.add
+def test_all_receivers_count_together_and_others_do_not() -> Asks:
     samples = [
         *_seconds(10, 20),
         *_seconds(30, 40, process=11, role="node-1"),
         *_seconds(None, None, process=None, role="machine"),  # type: ignore[arg-type]
         *_seconds(999, process=12, kept=False),
     ]
-    rows = rows_of(bandwidth_ecdf(inputs(spark, [run()], samples)), "bytes_per_second")
+    rows = in_order((yield put(bandwidth_ecdf, [run()], samples)), "bytes_per_second")
     assert [one["bytes_per_second"] for one in rows] == [40.0, 60.0]
 
 
-def test_a_long_second_is_no_better_than_a_short_one(spark: SparkSession) -> None:
+@TESTS.add
+def test_a_long_second_is_no_better_than_a_short_one() -> Asks:
     samples = [
         sample(second=0, received_bytes=100, elapsed_ns=SECOND),
         sample(second=1, received_bytes=200, elapsed_ns=2 * SECOND),
         sample(second=3, received_bytes=1, elapsed_ns=SECOND // 100),  # says nothing
     ]
-    row = only(bandwidth_ecdf(inputs(spark, [run()], samples)))
+    (row,) = yield put(bandwidth_ecdf, [run()], samples)
     assert (row["bytes_per_second"], row["seconds"], row["cumulative"]) == (100.0, 2, 1.0)
 
 
-def test_the_ecdf_rises_to_one_over_all_repeats(spark: SparkSession) -> None:
+@TESTS.add
+def test_the_ecdf_rises_to_one_over_all_repeats() -> Asks:
     runs = [run("a"), run("b", repeat=2), run("c", protocol="nats")]
     samples = [*_seconds(1, 3, 3), *_seconds(2, name="b"), *_seconds(9, name="c")]
-    rows = rows_of(bandwidth_ecdf(inputs(spark, runs, samples)), "protocol", "bytes_per_second")
+    rows = in_order((yield put(bandwidth_ecdf, runs, samples)), "protocol", "bytes_per_second")
     found = [(one["protocol"], one["bytes_per_second"], one["seconds"]) for one in rows]
     assert found == [("nats", 9.0, 1), ("pyzmq", 1.0, 1), ("pyzmq", 2.0, 1), ("pyzmq", 3.0, 2)]
     assert [one["cumulative"] for one in rows] == [1.0, 0.25, 0.5, 1.0]

@@ -90,8 +90,9 @@ def print_report(
     probes: Mapping[str, Probe],
     table: Callable[[Sequence[Row]], Table] | None = None,
     note: str = MESSAGES_NOTE,
+    left_out: Sequence[str] = (),
 ) -> None:
-    """The results, what went wrong, and the targets."""
+    """The results, what went wrong, what was not measured, and the targets."""
     console.print((table or results_table)(rows))
     for row in rows:
         if row.outcome not in ("ok", "absent"):
@@ -99,6 +100,9 @@ def print_report(
     for line in absent:
         console.print(f"absent: {line}", highlight=False)
     console.print(note, style="dim", highlight=False)
+    if left_out:
+        text = f"Not measured, so that it ends in time: {'; '.join(left_out)}."
+        console.print(text, style="dim", highlight=False)
     console.print(reach_table(reach, probes))
 
 
@@ -315,6 +319,7 @@ def document(
     absent: Iterable[str],
     probes: Mapping[str, Probe],
     benchmark: str = "node",
+    left_out: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything, every repeat included, as plain values."""
     return {
@@ -325,6 +330,7 @@ def document(
         "versions": dict(versions),
         "options": asdict(options),
         "absent": list(absent),
+        "left_out": list(left_out),
         "points": [row.facts() for row in rows],
         "reach": [item.facts() for item in reach],
         "probes": {

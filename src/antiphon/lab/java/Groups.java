@@ -22,7 +22,8 @@ import org.w3c.dom.Element;
  * <p>The stacks are those in the jar, {@code udp.xml} and {@code tcp.xml}, as their users get them,
  * but for addresses and ports. Thus the UDP stack joins by multicast to a port of its own with a
  * time to live of 0, and on the loopback nothing leaves the machine. The paper's are these with
- * another flow control, or none, and with the paper's times.
+ * another flow control, or none, with its way to find failures, and with the paper's times. Of those
+ * one is gone: this GMS takes no notice of a join_retry_timeout.
  *
  * <p>Of members, the first begins the group, and the others join when they connect.
  */
@@ -34,11 +35,11 @@ final class Groups extends Role {
     private static final String[][] TIMES = {
         {"PING", "timeout", "3000"}, {"PING", "num_initial_members", "6"},
         {"TCPPING", "timeout", "3000"}, {"TCPPING", "num_initial_members", "6"},
-        {"VERIFY_SUSPECT", "timeout", "1500"},
+        {"FD", "timeout", "5000"}, {"VERIFY_SUSPECT", "timeout", "1500"},
         {"pbcast.NAKACK", "retransmit_timeout", "3000"}, {"pbcast.NAKACK", "gc_lag", "10"},
         {"pbcast.STABLE", "desired_avg_gossip", "10000"}, {"UNICAST", "timeout", "5000"},
-        {"pbcast.GMS", "join_timeout", "5000"},
     };
+    private static final String PAPER_TTL = "32";
     private static final long PATIENCE = 30_000_000_000L;
 
     private final Map<Address, Sink> sources = new ConcurrentHashMap<>();
@@ -85,6 +86,9 @@ final class Groups extends Role {
             }
         }
         answer.put("members", channel.getView().size());
+        if (order.truth("layers")) {
+            answer.put("layers", channel.printProtocolSpec(true));
+        }
     }
 
     /** Join the members at the given addresses, comma separated; none begins a group. */
@@ -104,7 +108,7 @@ final class Groups extends Role {
             Element transport = element(document, "UDP");
             transport.setAttribute("mcast_addr", MULTICAST);
             transport.setAttribute("mcast_port", Integer.toString(port));
-            transport.setAttribute("ip_ttl", host.startsWith("127.") ? "0" : "1");
+            transport.setAttribute("ip_ttl", timeToLive());
         } else {
             Element transport = element(document, "TCP");
             transport.setAttribute("bind_port", Integer.toString(port));
@@ -129,7 +133,20 @@ final class Groups extends Role {
         return host + ":" + own.getPort();
     }
 
+    private String timeToLive() {
+        if (host.startsWith("127.")) {
+            return "0";
+        }
+        return stack.startsWith("paper-") ? PAPER_TTL : "1";
+    }
+
     private void asInThePaper(Document document) {
+        Element all = element(document, "FD_ALL");
+        if (all != null) {
+            all.getParentNode().replaceChild(document.createElement("FD"), all);
+        }
+        String join = stack.contains("tcp") ? "3000" : "5000";
+        element(document, "pbcast.GMS").setAttribute("join_timeout", join);
         for (String[] one : TIMES) {
             Element layer = element(document, one[0]);
             if (layer != null) {

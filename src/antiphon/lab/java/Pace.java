@@ -7,10 +7,10 @@ import java.util.concurrent.locks.LockSupport;
  * <p>A writer that was held up sends the stamps that it missed, each with the time at which it
  * should have been sent: left out, the stops would not show in the delays. They take turns with the
  * other messages, and a second behind the rest is only counted: what is slower than its stamps would
- * never send anything else.
+ * never send anything else. Of a given number of messages the stamped ones are a part.
  *
  * <p>By a timetable every message may carry its stamp instead, if it is long enough, and none comes
- * between them. One that is due more than a second ago begins the timetable anew.
+ * between them. Those that were due more than a second ago are not sent any more, only counted.
  */
 final class Pace implements Runnable {
     private static final double SECOND = 1e9;
@@ -38,8 +38,9 @@ final class Pace implements Runnable {
     private volatile long sent;
     private volatile long bytes;
     private volatile long stamped;
-    private volatile long beside;
+    private volatile long plain;
     private volatile long missed;
+    private volatile long begun;
 
     /**
      * {@code rate} 0 is as fast as it goes; {@code messages} 0 is until stopped. The counts, and
@@ -52,8 +53,9 @@ final class Pace implements Runnable {
             sent = before.sent;
             bytes = before.bytes;
             stamped = before.stamped;
-            beside = before.beside;
+            plain = before.plain;
             missed = before.missed;
+            begun = before.begun;
         }
         this.target = target;
         this.payload = payload;
@@ -78,6 +80,9 @@ final class Pace implements Runnable {
 
     @Override
     public void run() {
+        if (begun == 0) {
+            begun = System.nanoTime();
+        }
         try {
             if (stampAll) {
                 keepTimetable();
@@ -94,28 +99,29 @@ final class Pace implements Runnable {
         byte[] same = payload.plain();
         long begin = System.nanoTime();
         long nextStamp = stampEvery > 0 ? begin : Long.MAX_VALUE;
-        long before = sent - beside;
-        long plain = 0;
-        while (!stopping && (messages == 0 || plain < messages)) {
+        long first = sent;
+        long plainFirst = plain;
+        while (!stopping && left(first)) {
             long now = System.nanoTime();
             if (now >= nextStamp) {
-                send(payload.stamped(source, (int) stamped, nextStamp, System.nanoTime()));
-                stamped++;
-                beside++;
+                sendStamped(nextStamp);
                 nextStamp += stampEvery;
                 if (now - nextStamp > LATEST) {
                     long skipped = (now - nextStamp) / stampEvery;
                     missed += skipped;
                     nextStamp += skipped * stampEvery;
                 }
+                if (!left(first)) {
+                    return;
+                }
             }
-            long due = rate > 0 ? begin + (long) (plain * SECOND / rate) : now;
+            long due = rate > 0 ? begin + (long) ((plain - plainFirst) * SECOND / rate) : now;
             if (due > now) {
                 target.flush();
                 LockSupport.parkNanos(Math.min(due, nextStamp) - now);
                 continue;
             }
-            send(checking ? payload.checked((int) (before + plain)) : same);
+            send(checking ? payload.checked((int) plain) : same);
             plain++;
         }
     }
@@ -123,23 +129,32 @@ final class Pace implements Runnable {
     private void keepTimetable() throws Exception {
         long begin = System.nanoTime();
         long number = 0;
-        long left = messages == 0 ? Long.MAX_VALUE : messages;
-        while (!stopping && left > 0) {
+        long first = sent;
+        while (!stopping && left(first)) {
             long due = begin + (long) (number * SECOND / rate);
-            long wait = due - System.nanoTime();
-            if (wait > 0) {
+            long now = System.nanoTime();
+            if (due > now) {
                 target.flush();
-                LockSupport.parkNanos(Math.min(wait, LATEST / 10));
-            } else if (-wait > LATEST) {
-                begin = System.nanoTime();
-                number = 0;
+                LockSupport.parkNanos(Math.min(due - now, LATEST / 10));
+            } else if (now - due > LATEST) {
+                long next = (long) ((now - LATEST - begin) * rate / SECOND) + 1;
+                missed += next - number;
+                number = next;
             } else {
-                send(payload.stamped(source, (int) stamped, due, System.nanoTime()));
-                stamped++;
+                sendStamped(due);
                 number++;
-                left--;
             }
         }
+    }
+
+    /** Whether there is something to send, when so many had been sent at the begin. */
+    private boolean left(long first) {
+        return messages == 0 || sent - first < messages;
+    }
+
+    private void sendStamped(long due) throws Exception {
+        send(payload.stamped(source, (int) stamped, due, System.nanoTime()));
+        stamped++;
     }
 
     private void send(byte[] data) throws Exception {
@@ -164,14 +179,14 @@ final class Pace implements Runnable {
         return stamped;
     }
 
-    /** Of those, how many came between the messages that were asked for. */
-    long beside() {
-        return beside;
-    }
-
-    /** Stamps that were due and not sent. */
+    /** Messages with a stamp that were due and not sent. */
     long missed() {
         return missed;
+    }
+
+    /** When it began to send; 0 before. */
+    long begun() {
+        return begun;
     }
 
     String fault() {

@@ -25,12 +25,13 @@ import java.util.concurrent.CopyOnWriteArrayList;
  */
 abstract class Role implements Pace.Target {
     private static final int LATENCIES = 65_536;
+    private static final int PER_SECOND = 10_000;
     private static final Set<String> AFTER_OPEN = Set.of("connect", "start", "send", "latencies");
     private static final int TRIES = 5;
     private static final long TOGETHER = 500_000L;
 
     protected final boolean writer;
-    /** One that writes and reads; only groups have such. */
+    /** One that writes and reads. */
     protected final boolean member;
     protected Payload payload;
     protected String host;
@@ -42,6 +43,7 @@ abstract class Role implements Pace.Target {
     protected final Happenings views = new Happenings();
     private volatile String fault = "";
     private boolean checking;
+    private boolean clocked;
     protected int index;
     private Latencies latencies;
     private Pace pace;
@@ -55,7 +57,7 @@ abstract class Role implements Pace.Target {
         writer = member || role.equals("writer");
     }
 
-    /** Make the endpoint; a reader begins to receive and returns its address, a writer "". */
+    /** Make the endpoint; one that reads begins to and returns its address, a writer "". */
     protected abstract String open(Facts order) throws Exception;
 
     /** Learn where the reader is. Answers with whatever the program knows then. */
@@ -69,7 +71,7 @@ abstract class Role implements Pace.Target {
 
     /** The counts of a new source. */
     protected final Sink sink() {
-        Sink made = new Sink(payload, checking, latencies);
+        Sink made = new Sink(payload, checking, clocked, latencies);
         sinks.add(made);
         return made;
     }
@@ -144,7 +146,7 @@ abstract class Role implements Pace.Target {
             case "sample":
                 return withFault(sample());
             case "latencies":
-                return latencies.take((int) order.whole("limit", 1000));
+                return latencies.take((int) order.whole("limit", 1000), order.truth("end"));
             case "check":
                 return withFault(check());
             case "garbage":
@@ -163,11 +165,13 @@ abstract class Role implements Pace.Target {
 
     private void prepare(Facts order) {
         checking = order.truth("check");
+        clocked = order.truth("clocked");
         payload = new Payload((int) order.whole("size", 64), checking);
         index = (int) order.whole("index", 0);
         host = order.text("host", "127.0.0.1");
         buffer = (int) order.whole("buffer", 0);
-        latencies = new Latencies((int) order.whole("latencies", LATENCIES));
+        latencies = new Latencies((int) order.whole("latencies", LATENCIES),
+                (int) order.whole("timed", PER_SECOND));
     }
 
     private Facts start(Facts order, long messages) {
@@ -220,6 +224,7 @@ abstract class Role implements Pace.Target {
         long bytes = 0;
         long wrong = 0;
         long now = 0;
+        long last = 0;
         // The clock and the counts have to belong together: again if a pause came in between.
         for (int i = 0; i < TRIES; i++) {
             long before = System.nanoTime();
@@ -228,6 +233,7 @@ abstract class Role implements Pace.Target {
                 messages += sink.messages();
                 bytes += sink.bytes();
                 wrong += sink.wrong();
+                last = Math.max(last, sink.last());
             }
             now = System.nanoTime();
             if (now - before < TOGETHER) {
@@ -240,8 +246,8 @@ abstract class Role implements Pace.Target {
                 .put("wrong", wrong).put("sent", pace == null ? 0 : pace.sent())
                 .put("sent_bytes", pace == null ? 0 : pace.bytes())
                 .put("stamped", pace == null ? 0 : pace.stamped())
-                .put("stamps_beside", pace == null ? 0 : pace.beside())
-                .put("stamps_missed", pace == null ? 0 : pace.missed())
+                .put("skipped", pace == null ? 0 : pace.missed())
+                .put("begun_ns", pace == null ? 0 : pace.begun()).put("last_ns", last)
                 .put("cpu_ns", cpu).put("cpu", cpu / 1e9).put("resident", resident())
                 .put("threads", ManagementFactory.getThreadMXBean().getThreadCount())
                 .put("heap_used", heap().getUsed()).put("heap_committed", heap().getCommitted())

@@ -14,12 +14,14 @@ final class Sink {
     private static final int PROBLEMS = 10;
     private static final VarHandle MESSAGES;
     private static final VarHandle BYTES;
+    private static final VarHandle LAST;
 
     static {
         try {
             MethodHandles.Lookup lookup = MethodHandles.lookup();
             MESSAGES = lookup.findVarHandle(Sink.class, "messages", long.class);
             BYTES = lookup.findVarHandle(Sink.class, "bytes", long.class);
+            LAST = lookup.findVarHandle(Sink.class, "last", long.class);
         } catch (ReflectiveOperationException error) {
             throw new ExceptionInInitializerError(error);
         }
@@ -27,10 +29,12 @@ final class Sink {
 
     private final Payload payload;
     private final boolean checking;
+    private final boolean clocked;
     private final Latencies latencies;
     private final List<String> problems = new ArrayList<>();
     private long messages;
     private long bytes;
+    private long last;
     private volatile long wrong;
     private volatile long stamped;
     private volatile long lost;
@@ -38,9 +42,11 @@ final class Sink {
     private int nextPlain;
     private int nextStamped;
 
-    Sink(Payload payload, boolean checking, Latencies latencies) {
+    /** {@code clocked}: it knows when the last one came, for the price of a clock with each. */
+    Sink(Payload payload, boolean checking, boolean clocked, Latencies latencies) {
         this.payload = payload;
         this.checking = checking;
+        this.clocked = clocked;
         this.latencies = latencies;
     }
 
@@ -67,6 +73,10 @@ final class Sink {
     }
 
     private void count(int length) {
+        if (clocked) {
+            // Before it counts: whoever sees the last message counted sees its time.
+            LAST.setOpaque(this, System.nanoTime());
+        }
         BYTES.setRelease(this, bytes + length);
         MESSAGES.setRelease(this, messages + 1);
     }
@@ -119,6 +129,11 @@ final class Sink {
 
     long bytes() {
         return (long) BYTES.getAcquire(this);
+    }
+
+    /** When the last message came, if that was asked for; to be read after their number. */
+    long last() {
+        return (long) LAST.getOpaque(this);
     }
 
     long wrong() {

@@ -30,7 +30,7 @@ final class TcpNet extends Role {
 
     @Override
     protected String open(Facts order) throws IOException {
-        if (writer) {
+        if (writer && !member) {
             return "";
         }
         server = new ServerSocket();

@@ -46,7 +46,7 @@ final class TcpNio extends Role {
 
     @Override
     protected String open(Facts order) throws IOException {
-        if (writer) {
+        if (writer && !member) {
             return "";
         }
         server = ServerSocketChannel.open();

@@ -35,11 +35,12 @@ final class Udp extends Role {
         if (buffer > 0) {
             if (writer) {
                 socket.setSendBufferSize(buffer);
-            } else {
+            }
+            if (!writer || member) {
                 socket.setReceiveBufferSize(buffer);
             }
         }
-        if (writer) {
+        if (writer && !member) {
             return "";
         }
         thread("receive", this::receive);
@@ -70,8 +71,12 @@ final class Udp extends Role {
     protected void connect(Facts order, Facts answer) throws IOException {
         if (writer) {
             String address = order.text("address", "");
-            socket.connect(new InetSocketAddress(host(address), port(address)));
-            outgoing.setSocketAddress(socket.getRemoteSocketAddress());
+            InetSocketAddress other = new InetSocketAddress(host(address), port(address));
+            // Of a member it would wait for the thread that receives.
+            if (!member) {
+                socket.connect(other);
+            }
+            outgoing.setSocketAddress(other);
         }
     }
 

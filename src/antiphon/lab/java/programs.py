@@ -8,23 +8,28 @@ The orders of a child, with what they take beside their defaults, and what they 
 ====================  ===========================================================================
 ``open``              ``size=64, check=false, index=0`` (the source in its stamps), ``host=
                       "127.0.0.1", port=0, buffer=0`` (bytes of the socket's buffer),
-                      ``latencies=65536`` (how many are kept); for ``Groups``
+                      ``clocked=false`` (whether to know when the last message came),
+                      ``latencies=65536`` (how many are kept), ``timed=10000`` (of how many a
+                      second, at the most); for ``Groups``
                       ``stack="udp"|"tcp"`` or one of the paper's, ``channel="antiphon-lab",
                       address=""`` (of other members, with commas), ``slow=0`` (messages a
                       second that it takes at the most, 0 for all). Answers ``address`` (empty
-                      for a writer, and for a member but the first), ``pid``
+                      for a writer, and for a member of a group but the first), ``pid``
 ``connect``           ``address``; for ``Groups`` also ``members=2`` to wait for, and answers
-                      ``members``. A reader of the others has nothing to do
+                      ``members``, and with ``layers=true`` its stack in words. A reader of the
+                      others has nothing to do
 ``start``             ``rate=0`` (messages per second, 0 for all that go), ``stamp_ms=10`` (0 for
                       none), ``stamp_all=false`` (with a rate, every message is stamped, and
                       none comes beside). Again after ``stop``, the counts and numbers go on
-``send``              as ``start``, and ``messages``: so many, not counting stamped ones
-``sample``            ``time_ns, messages, bytes, wrong, sent, sent_bytes, stamped,
-                      stamps_beside, stamps_missed, cpu_ns, cpu, resident, threads, heap_used,
-                      heap_committed, collections, pause_ms, garbage_live, garbage_replaced,
-                      garbage_missed``; ``views_ns, views`` of a group since the last time
-``latencies``         ``limit=1000``: the oldest, which are then forgotten. Lists ``sequence,
-                      source, intended_ns, sent_ns, received_ns``, and ``left, dropped``
+``send``              as ``start``, and ``messages``: so many, the stamped ones included
+``sample``            ``time_ns, messages, bytes, wrong, sent, sent_bytes, stamped, skipped``
+                      (stamped ones that were due and not sent), ``begun_ns, last_ns`` (0 unless
+                      clocked), ``cpu_ns, cpu, resident, threads, heap_used, heap_committed,
+                      collections, pause_ms, garbage_live, garbage_replaced, garbage_missed``;
+                      ``views_ns, views`` of a group since the last time
+``latencies``         ``limit=1000, end=false``: the oldest, which are then forgotten; those of
+                      the second that goes on only at the end. Lists ``sequence, source,
+                      intended_ns, sent_ns, received_ns``, and ``left, dropped``
 ``check``             ``sources, messages, stamped, wrong, lost, disordered, problems``
 ``garbage``           ``live_bytes`` (0 ends it), ``replaced_per_second, element_bytes=128,
                       seed=1``; answers ``elements, live_bytes`` when all is built
@@ -246,7 +251,7 @@ def remove_leftovers() -> list[Leftover]:
 class JavaChild(Child):
     """A writer, a reader or a member in a JVM of its own, which answers in lines of JSON.
 
-    A member is both a writer and a reader, of a group. ``heap_bytes`` is both its first and its
+    A member is both a writer and a reader. ``heap_bytes`` is both its first and its
     largest heap, so that a run does not measure a heap that grows. ``options`` go to the JVM after
     ours. JavaMissing when something has to be installed.
     """
@@ -280,7 +285,7 @@ class JavaChild(Child):
 def latencies(child: Child, chunk: int = 1000) -> Iterator[tuple[int, ...]]:
     """Take what a reader has kept: the columns of ``COLUMNS``, times in ns of CLOCK_MONOTONIC."""
     while True:
-        facts: dict[str, Any] = child.ask("latencies", limit=chunk)
+        facts: dict[str, Any] = child.ask("latencies", limit=chunk, end=True)
         yield from zip(*(facts[name] for name in COLUMNS), strict=True)
         if not facts["left"]:
             return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from antiphon.lab.java.programs import COLUMNS, JavaChild
+from antiphon.lab.stamps import STAMP_BYTES
 
 __all__ = ["JavaRole", "prepared"]
 
@@ -40,6 +41,8 @@ class JavaRole(JavaChild):
         self._stack = stack
         self._groups = program == "Groups"
         self._messages = 0
+        self._stamps = True
+        self._target = 0
         self._answers: deque[Callable[[float], dict[str, Any]]] = deque()
 
     def tell(self, order: str, **arguments: Any) -> None:
@@ -80,12 +83,17 @@ class JavaRole(JavaChild):
         more: dict[str, Any] = {"stack": self._stack} if self._groups else {}
         more |= {"slow": config["slow"]} if config["slow"] else {}
         self._messages = (config["messages"] or 0) if config["targets"] else 0
-        config = {name: config[name] for name in ("size", "index", "host")}
+        # All of a group join the first one; of two, each writes to the other.
+        self._target = 0 if self._groups else next(iter(config["targets"]), 0)
+        # Too short for a stamp: as from Python, none comes between them.
+        self._stamps = config["size"] >= STAMP_BYTES
+        more["clocked"] = config["messages"] is not None
+        config = {name: config[name] for name in ("size", "index", "host", "timed")}
         self._pass_on("open", **config, **more)
 
     def _tell_connect(self, addresses: dict[int, str]) -> None:
         more: dict[str, Any] = {"members": len(addresses)} if self._groups else {}
-        self._pass_on("connect", address=addresses[0], **more)
+        self._pass_on("connect", address=addresses[self._target], **more)
 
     def _tell_begin(self, threads: int = 1, rate: float | None = None) -> None:
         if threads != 1:
@@ -93,6 +101,7 @@ class JavaRole(JavaChild):
         else:
             more: dict[str, Any] = {"messages": self._messages} if self._messages else {}
             more["stamp_all"] = rate is not None
+            more |= {} if self._stamps else {"stamp_ms": 0}
             self._pass_on("send" if self._messages else "start", rate=rate or 0, **more)
 
     def _tell_garbage(self, live_bytes: int, replaced_per_second: float, seed: int) -> None:
@@ -104,23 +113,21 @@ class JavaRole(JavaChild):
         self._pass_on("sample", self._sample)
 
     def _sample(self, facts: dict[str, Any]) -> dict[str, Any]:
-        # Stamped ones may come beside the number that was asked for.
-        done = facts["sent"] - facts["stamps_beside"] >= self._messages
-        return {**_sample(facts), "done": done}
+        return {**_sample(facts), "done": facts["sent"] >= self._messages}
 
-    def _tell_times(self, most: int = 20_000) -> None:
-        super().tell("latencies", limit=CHUNK)
-        self._answers.append(lambda timeout: self._times(timeout, most))
+    def _tell_times(self, most: int = 20_000, end: bool = False) -> None:
+        super().tell("latencies", limit=CHUNK, end=end)
+        self._answers.append(lambda timeout: self._times(timeout, most, end))
 
-    def _times(self, timeout: float, most: int) -> dict[str, Any]:
+    def _times(self, timeout: float, most: int, end: bool) -> dict[str, Any]:
         times: list[int] = []
         while True:
             facts = super().answer(timeout)
             for row in zip(*(facts[name] for name in COLUMNS), strict=True):
                 times.extend(row)
             if not facts["left"] or len(times) >= most * len(COLUMNS):
-                return {"times": times, "left_out": facts["dropped"]}
-            super().tell("latencies", limit=CHUNK)
+                return {"times": times, "left": facts["left"], "left_out": facts["dropped"]}
+            super().tell("latencies", limit=CHUNK, end=end)
 
 
 def _sample(facts: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +138,11 @@ def _sample(facts: dict[str, Any]) -> dict[str, Any]:
         "sent": facts["sent"],
         "sent_bytes": facts["sent_bytes"],
         "wrong": facts["wrong"],
+        "skipped": facts["skipped"],
+        "begun_ns": facts["begun_ns"],
+        "last_ns": facts["last_ns"],
+        "garbage_replaced": facts["garbage_replaced"],
+        "garbage_missed": facts["garbage_missed"],
         "gc_collections": facts["collections"],
         "gc_pause_ns": int(facts["pause_ms"] * 1e6),
         "events": [

@@ -231,6 +231,7 @@ MORE_PEERS: dict[str, Peer] = {
             "antiphon",
             folder=True,
         ),
+        Peer("tcp-c", "tcp_c", ("stream",), _BOTH, (CORE,)),
         Peer("tcp-python", "sockets_tcp", ("sockets",), _BOTH),
         Peer("udp-python", "udp_python", ("sockets",), _BOTH),
         Peer("udp-c", "udp_c", ("sockets",), _BOTH, (CORE,)),

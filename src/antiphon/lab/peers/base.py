@@ -61,7 +61,7 @@ class EndpointConfig:
     the endpoints that send to it, if that is known; ``messages`` is how many it sends, if not until
     it is stopped. ``slow`` is how many messages a second it takes at the most, 0 for all; its
     ``on_data`` sees to that, and no adapter needs to. ``handlers`` is how many threads of a node
-    call handlers, if the plan says so.
+    call handlers, if the plan says so. ``timed`` is how many messages a second keep their times.
     """
 
     index: int = 0
@@ -82,6 +82,7 @@ class EndpointConfig:
     messages: int | None = None
     slow: float = 0.0
     handlers: int | None = None
+    timed: int = 10_000
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> EndpointConfig:
@@ -209,6 +210,9 @@ class Endpoint(ABC):
             self._wrong += 1
         return Receipts(messages, self._wrong)
 
+    def catch_up(self) -> None:
+        """Hand to ``on_data`` what was counted elsewhere. Called before its counts are read."""
+
     def fault(self) -> str:
         """What broke behind the caller's back, or the empty string."""
         return ""
@@ -291,9 +295,6 @@ class StreamEndpoint(ABC):
     @abstractmethod
     def transfer(self, seconds: float) -> tuple[int, float]:
         """Send for ``seconds``, or receive one such stream: bytes, and how long they took."""
-
-    def wake(self) -> None:
-        """Let whoever waits for a stream to begin wait no longer. Called by another thread."""
 
     @abstractmethod
     def close(self) -> None:

@@ -6,7 +6,6 @@ the memory can carry in chunks of the given size. Nothing that delivers messages
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Mapping
 
@@ -46,12 +45,6 @@ class RawTcp(StreamEndpoint):
             return self._receive(self._listener.fileno(), seconds + GRACE)
         host, port = self._target
         return self._send(host, port, self.config.size, seconds)
-
-    def wake(self) -> None:
-        # To shut it down wakes the thread that waits in it; to close it does not.
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         if self._listener is not None:

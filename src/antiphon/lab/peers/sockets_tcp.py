@@ -131,7 +131,7 @@ class Sockets(ManyReaders):
     def connect(self, addresses: Mapping[int, str]) -> None:
         self._addresses = addresses
 
-    def sender(self) -> SocketSender:
+    def sender(self) -> Sender:
         return SocketSender(self.config, self._addresses, self.transport)
 
     def _start(self, work: Callable[[socket.socket], None], link: socket.socket) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 from antiphon.pipeline.report.data import Row, Tables
-from antiphon.pipeline.report.divide import divided, grid_of, labels, series_of
+from antiphon.pipeline.report.divide import Part, divided, grid_of, labels, series_of
 from antiphon.pipeline.report.draw import time_axis
 from antiphon.pipeline.report.looks import Looks
 from antiphon.pipeline.report.shape import Absent, Facet, Figure, escaped, thinned
@@ -14,6 +15,10 @@ from antiphon.pipeline.report.units import plural, rate, share, took
 
 __all__ = ["jitter", "predicted"]
 
+_DELAYS = {
+    "mean": ("estimate_us", "measured_mean_us"),
+    "99th percentile": ("estimate_p99_us", "measured_p99_us"),
+}
 _MEASURES = {
     "standard deviation": ("in_stddev_us", "out_stddev_us"),
     "RFC 3550": ("in_rfc3550_us", "out_rfc3550_us"),
@@ -45,63 +50,69 @@ def predicted(tables: Tables, looks: Looks) -> Figure | Absent:
         return Absent(key, title, "No topic was stable: lower rates, or larger shares.")
     dimensions, parts = divided(rows, ["rate", "senders", "variant", "scheduling", "paced"], notes)
     facets = []
-    for part in parts:
-        ends = [
-            value for row in part.rows for value in (row["estimate_us"], row["measured_mean_us"])
-        ]
-        low, high = max(0.1, min(ends) / 2), max(max(ends) * 2, 1.0)
-        traces: list[dict[str, Any]] = [
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": "estimate = measured",
-                "x": [low, high],
-                "y": [low, high],
-                "line": {"color": "@muted", "width": 1.5, "dash": "dash"},
-                "hoverinfo": "skip",
-            }
-        ]
-        for name, held in series_of(part.rows, notes):
-            points = thinned(held)
-            style = looks.line(held[0])
-            # Open marks: the model does not hold for a queue that only grows.
-            symbols = [
-                style["marker"]["symbol"] + ("" if row["stable"] else "-open") for row in points
-            ]
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": escaped(name),
-                    "x": [max(row["estimate_us"], 0.1) for row in points],
-                    "y": [max(row["measured_mean_us"], 0.1) for row in points],
-                    "marker": {**style["marker"], "size": 9, "symbol": symbols},
-                    "text": [_topic(row) for row in points],
-                    "hovertemplate": "%{text}<extra></extra>",
-                }
-            )
-        layout = {
-            "xaxis": time_axis("estimated mean", (low, high)),
-            "yaxis": time_axis("measured mean", (low, high)),
-        }
-        facets.append(Facet(part.at, part.says, traces, layout, 460))
+    for part, (name, columns) in itertools.product(parts, _DELAYS.items()):
+        known = [row for row in part.rows if all(row[column] is not None for column in columns)]
+        if known:
+            facets.append(_against(part, name, known, looks, notes))
     reading = (
         "Every mark is a topic. On the dashed line the model was right; above it the delay was "
         "longer than estimated. Open marks are queues that were not stable, for which no estimate "
-        "holds."
+        "holds. The 99th percentile is estimated as if delays were spread exponentially about "
+        "their mean."
     )
-    columns = [
-        "topic", "utilisation", "arrival_rate", "service_rate", "estimate_us", "bound_us",
-        "measured_mean_us", "measured_p99_us", "little_us", "relative_error", "stable",
-        "conformant", "basis", "repeats",
+    shown = [
+        "topic", "utilisation", "arrival_rate", "service_rate", "estimate_us", "estimate_p99_us",
+        "bound_us", "measured_mean_us", "measured_p99_us", "little_us", "relative_error",
+        "relative_error_p99", "stable", "conformant", "basis", "repeats",
     ]  # fmt: skip
-    return Figure(key, title, reading, facets, grid_of(every, columns), dimensions, notes)
+    grid = grid_of(every, shown)
+    return Figure(key, title, reading, facets, grid, ("delay", *dimensions), notes)
 
 
-def _topic(row: Row) -> str:
+def _against(part: Part, name: str, rows: list[Row], looks: Looks, notes: list[str]) -> Facet:
+    """The measured over the estimated delay of each topic."""
+    estimate, measured = _DELAYS[name]
+    ends = [row[column] for row in rows for column in (estimate, measured)]
+    low, high = max(0.1, min(ends) / 2), max(max(ends) * 2, 1.0)
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "estimate = measured",
+            "x": [low, high],
+            "y": [low, high],
+            "line": {"color": "@muted", "width": 1.5, "dash": "dash"},
+            "hoverinfo": "skip",
+        }
+    ]
+    for label, held in series_of(rows, notes):
+        points = thinned(held)
+        style = looks.line(held[0])
+        # Open marks: the model does not hold for a queue that only grows.
+        symbols = [style["marker"]["symbol"] + ("" if row["stable"] else "-open") for row in points]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": escaped(label),
+                "x": [max(row[estimate], 0.1) for row in points],
+                "y": [max(row[measured], 0.1) for row in points],
+                "marker": {**style["marker"], "size": 9, "symbol": symbols},
+                "text": [_topic(row, estimate, measured) for row in points],
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+        )
+    layout = {
+        "xaxis": time_axis(f"estimated {name}", (low, high)),
+        "yaxis": time_axis(f"measured {name}", (low, high)),
+    }
+    return Facet((name, *part.at), part.says, traces, layout, 460)
+
+
+def _topic(row: Row, estimate: str, measured: str) -> str:
     words = [
         f"<b>{escaped(str(row['topic'] or row['protocol']))}</b>",
-        f"estimated {took(row['estimate_us'])}, measured {took(row['measured_mean_us'])}",
+        f"estimated {took(row[estimate])}, measured {took(row[measured])}",
     ]
     if row["utilisation"] is not None:
         words.append(f"in use {share(row['utilisation'])}")

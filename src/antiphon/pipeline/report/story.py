@@ -10,6 +10,7 @@ from typing import Any
 from antiphon.pipeline.report.data import Row, Tables
 from antiphon.pipeline.report.divide import is_link, labels
 from antiphon.pipeline.report.figures_delay import whole_topics
+from antiphon.pipeline.schemas import LATER
 
 __all__ = ["COLLAPSES", "HOLDS", "LEFT_OUT", "Contender", "Machine", "Story"]
 
@@ -85,6 +86,11 @@ class Story:
             for row in whole_topics(tables.rows("latency"))
             if row["rate"] is not None and not is_link(row) and row["stage"] != "round-trip"
         ]
+
+    def later(self) -> list[str]:
+        """Protocols that a plan names and that no version so far can measure."""
+        waiting = [row for row in self.runs if (row["reason"] or "").startswith(LATER)]
+        return sorted({row["protocol"] or "?" for row in waiting})
 
     def ran(self) -> list[Row]:
         """Runs that took place, however they ended."""

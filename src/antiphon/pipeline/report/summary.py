@@ -51,7 +51,7 @@ def summary(story: Story, looks: Looks) -> str:
 
 
 def _tiles(story: Story) -> str:
-    protocols = len({row["protocol"] for row in story.runs})
+    protocols = len({row["protocol"] for row in story.ran()})
     complete, ran = story.outcomes["complete"], len(story.ran())
     seconds = sum(row["window_seconds"] or 0 for row in story.runs if row["outcome"] == "complete")
     tiles = [
@@ -150,7 +150,7 @@ def endings(story: Story, papers: Papers) -> str:
         ],
     )
     return (
-        "<p>Failing to finish is a result. What was not installed, or does not apply, is listed "
+        "<p>Failing to finish is a result. What was not there, or does not apply, is listed "
         f"last.</p>{grid_html(grid)}{theirs}"
     )
 

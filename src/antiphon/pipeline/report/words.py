@@ -12,6 +12,7 @@ from antiphon.pipeline.report.figures_load import kept_text
 from antiphon.pipeline.report.page import strong
 from antiphon.pipeline.report.story import COLLAPSES, HOLDS, LEFT_OUT, Contender, Machine, Story
 from antiphon.pipeline.report.units import key_text, plural, rate, share, size, speed, took
+from antiphon.pipeline.schemas import LATER
 
 __all__ = ["answer", "findings", "headline", "listed", "machine_line", "method", "warnings"]
 
@@ -21,7 +22,7 @@ ENDINGS = {
     "blocked": "stood still",
     "unbounded_growth": "used ever more memory",
     "error": "failed",
-    "absent": "not installed here",
+    "absent": "not there",
     "not_applicable": "does not apply",
     "interrupted": "was interrupted",
     "complete": "completed",
@@ -293,12 +294,13 @@ def warnings(story: Story) -> list[str]:
             f"{len(lost)} of {plural(len(story.ran()), 'run')} did not complete. They count in the "
             "table of endings, and in no other figure than the time lines."
         )
-    gone = sum(story.outcomes[one] for one in LEFT_OUT)
+    later = story.later()
+    gone = [row["protocol"] or "?" for row in story.runs if row["outcome"] in LEFT_OUT]
+    gone = [protocol for protocol in gone if protocol not in later]
     if gone:
-        missing = sorted(
-            {row["protocol"] or "?" for row in story.runs if row["outcome"] in LEFT_OUT}
-        )
-        said.append(f"{plural(gone, 'run')} did not take place ({listed(missing)}).")
+        said.append(f"{plural(len(gone), 'run')} did not take place ({listed(sorted(set(gone)))}).")
+    if later:
+        said.append(f"Planned, and {LATER} of Antiphon: {listed(later)}.")
     return said + _about_numbers(story)
 
 
@@ -338,6 +340,17 @@ def _about_numbers(story: Story) -> list[str]:
         for workload, wanted, measured in _missed_loads(story)
     ]
     said += [
+        f"The competing load {key_text('workload', workload)} replaced {measured:,.0f} objects a "
+        f"second in a process where {wanted:,.0f} were asked for."
+        for workload, wanted, measured in _missed_garbage(story)
+    ]
+    skipped = sum(row.get("latency_skipped") or 0 for row in story.ran())
+    if skipped:
+        said.append(
+            f"{plural(skipped, 'message')} that were due were never sent, since their senders were "
+            "more than a second behind: no delay of theirs is in any figure."
+        )
+    said += [
         f"The table {table} could not be read and is left out ({reason})."
         for table, reason in story.tables.damaged.items()
     ]
@@ -352,6 +365,18 @@ def _about_numbers(story: Story) -> list[str]:
             "were set aside; the list is at the end."
         )
     return said
+
+
+def _missed_garbage(story: Story) -> list[tuple[str, float, float]]:
+    """Loads on collectors that did less than nine tenths of what they were to do."""
+    found: dict[str, tuple[float, float]] = {}
+    for row in story.ran():
+        wanted, measured = row.get("garbage_per_second"), row.get("garbage_per_second_measured")
+        if wanted and measured is not None and measured < 0.9 * wanted:
+            worst = found.get(row["workload"])
+            if worst is None or measured / wanted < worst[1] / worst[0]:
+                found[row["workload"]] = (wanted, measured)
+    return [(name, *pair) for name, pair in sorted(found.items())]
 
 
 def _missed_loads(story: Story) -> list[tuple[str, float, float]]:

@@ -12,8 +12,8 @@
 `antiphon.pipeline.schemas`. They know no paths, keep nothing and call no Python per row.
 
 `SHARED` are intermediate results of which several tables are made. A job that persists what these
-functions give, before it makes the tables, has Spark read it from there in all of them: the plans
-are equal. Without that everything is right, and slower.
+functions give, before it makes the tables, has Spark read it from there in all of them. Without
+that everything is right, and slower.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SHARED: tuple[Table, ...] = (by_run, by_flow)
 
 
 def sizing(inputs: Inputs) -> DataFrame:
-    """Requests per second that a cluster sustains when 15 % of them are updates."""
-    return sized(scaling(inputs))
+    """Requests per second that a cluster sustains when a given part of them are updates."""
+    return sized(scaling(inputs), inputs.update_share)
 
 
 TABLES: dict[str, Table] = {

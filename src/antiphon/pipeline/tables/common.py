@@ -6,7 +6,8 @@ the end: a table has the same bits wherever it was made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
@@ -25,6 +26,7 @@ __all__ = [
     "fan_out",
     "key_of",
     "keyed",
+    "once",
     "role_kind",
     "same",
     "spread",
@@ -40,6 +42,23 @@ GROUPS = ("jgroups-udp", "jgroups-tcp", "antiphon-group", "spread", "appia")
 
 LOSSY = ("udp-c", "udp-python", "udp-java", "nats", "mqtt", "link-udp")
 """Protocols that drop messages when a receiver falls behind, which is a count and no error."""
+
+
+def once(part: Callable[[Inputs], DataFrame]) -> Callable[[Inputs], DataFrame]:
+    """Of a part that several tables are made of: the same DataFrame for all of them.
+
+    Spark would find out by itself that two plans are equal. But to describe one to it takes as long
+    as a small campaign takes to be computed.
+    """
+
+    @functools.wraps(part)
+    def made(inputs: Inputs) -> DataFrame:
+        name = f"{part.__module__}.{part.__name__}"
+        if name not in inputs.made:
+            inputs.made[name] = part(inputs)
+        return inputs.made[name]
+
+    return made
 
 
 def as_table(frame: DataFrame, table: str) -> DataFrame:
@@ -93,6 +112,7 @@ def fan_out() -> Column:
     return fn.when(several, fn.greatest(fn.lit(1), fn.col("nodes") - 1)).otherwise(fn.lit(1))
 
 
+@once
 def bandwidth(inputs: Inputs) -> DataFrame:
     """A row per run and second of its window: what all of its processes received, per second.
 

@@ -18,6 +18,7 @@ SIZES = ("size", "nodes", "senders", "messages")
 """Keys over which a gain is summed up."""
 
 
+@common.once
 def scaling(inputs: Inputs) -> DataFrame:
     """Throughput by the size of the group: of a node, and of all together.
 

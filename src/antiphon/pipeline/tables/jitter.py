@@ -21,6 +21,7 @@ REACH = 600
 """So many messages later a difference is 1e-17 of the estimate, less than a double can tell."""
 
 
+@common.once
 def by_flow(inputs: Inputs) -> DataFrame:
     """A row per sender and receiver of a run: spacing and jitter of their messages, in ns.
 

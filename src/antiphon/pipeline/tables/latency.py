@@ -50,6 +50,7 @@ APART = tuple(name for name in schemas.TABLES["latency_counts"] if name not in B
 """What sets one distribution apart from another."""
 
 
+@common.once
 def by_run(inputs: Inputs) -> DataFrame:
     """Counts by run, stage, topic and microsecond: the one pass over all messages.
 
@@ -79,6 +80,7 @@ def by_run(inputs: Inputs) -> DataFrame:
     )
 
 
+@common.once
 def latency_counts(inputs: Inputs) -> DataFrame:
     """How many messages of a measurement took so many whole microseconds."""
     per_run = common.keyed(

@@ -52,11 +52,14 @@ def queueing(inputs: Inputs) -> DataFrame:
     time of one thread. A variation is a standard deviation over a mean; that of arrivals is known
     where every message was timed. ``utilisation`` is of the rate that the share guarantees, or of
     the service rate without a share. ``estimate_us`` is the mean response of M/G/1 with the waits
-    for a turn, ``bound_us`` what the share alone guarantees, ``little_us`` the mean response that
-    the measured length of the queue means. ``measured_...`` count from the arrival at the receiver
-    to the end of the handler, ``delivery_...`` from when a message was due at its sender.
-    ``relative_error`` is how much more than the measured mean the estimate is. ``basis`` says in
-    words what the numbers rest on; what is not known is null.
+    for a turn, ``estimate_p99_us`` the p99 of responses that are spread exponentially about it, as
+    `DelayModel.p99_response` of a running bus, ``bound_us`` what the share alone guarantees,
+    ``little_us`` the mean response that the measured length of the queue means. ``measured_...``
+    count from the arrival at the receiver to the end of the handler, ``delivery_...`` from when a
+    message was due at its sender.
+    ``relative_error`` is how much more than the measured mean the estimate is, and
+    ``relative_error_p99`` the same of the p99. ``basis`` says in words what the numbers rest on;
+    what is not known is null.
 
     Campaigns of schema version 1 have no variation and no waits: their estimate is M/M/1.
     """
@@ -65,6 +68,8 @@ def queueing(inputs: Inputs) -> DataFrame:
     table = _modelled(sums)
     for part in (_measured_p99(inputs, runs), _delivered(inputs), _arrivals(inputs, runs)):
         table = _beside(table, part)
+    more = fn.try_divide(fn.col("estimate_p99_us"), fn.col("measured_p99_us")) - 1
+    table = table.withColumn("relative_error_p99", more)
     return common.as_table(table, "queueing")
 
 
@@ -107,51 +112,55 @@ def _modelled(sums: DataFrame) -> DataFrame:
     events = fn.coalesce(fn.col("handled"), fn.col("arrivals") - fn.col("grew"))
     full = fn.try_divide(fn.col("full_slices"), fn.col("slices"))
     enough = (fn.col("events") >= LEAST_EVENTS) & (fn.col("service_seconds") > 0)
-    known = (
-        sums.withColumn("events", fn.when(events > 0, events))
-        .withColumn("detailed", fn.col("service_squares").isNotNull())
-        .withColumn("enough", fn.coalesce(enough, fn.lit(False)))
-        .withColumn("lambda", fn.when(fn.col("enough"), arrivals))
-        .withColumn(
-            "service", fn.when(fn.col("enough"), fn.col("service_seconds") / fn.col("events"))
-        )
-        .withColumn("often_full", fn.coalesce(full > OFTEN_FULL, fn.lit(False)))
-        .withColumn("variance", _variance())
+    # In steps of several columns: a plan is looked through again for every step.
+    counted = sums.withColumns(
+        {
+            "events": fn.when(events > 0, events),
+            "detailed": fn.col("service_squares").isNotNull(),
+            "often_full": fn.coalesce(full > OFTEN_FULL, fn.lit(False)),
+            "queue_length": fn.coalesce(
+                fn.try_divide(fn.col("queue_seen"), fn.col("arrivals")), fn.col("queue_looked_at")
+            ),
+        }
+    ).withColumn("enough", fn.coalesce(enough, fn.lit(False)))
+    known = counted.withColumns(
+        {
+            "lambda": fn.when(fn.col("enough"), arrivals),
+            "service": fn.when(fn.col("enough"), fn.col("service_seconds") / fn.col("events")),
+            "variance": _variance(),
+        }
     )
     rate, service = 1 / fn.col("service"), fn.col("service")
     guaranteed = fn.when(fn.col("share").isNull(), rate).otherwise(
         model.guaranteed_rate(fn.col("share"), rate)
-    )
-    seen = fn.coalesce(
-        fn.try_divide(fn.col("queue_seen"), fn.col("arrivals")), fn.col("queue_looked_at")
-    )
-    rated = (
-        known.withColumn("guaranteed", guaranteed)
-        .withColumn("utilisation", model.utilisation(fn.col("lambda"), fn.col("guaranteed")))
-        .withColumn("queue_length", seen)
     )
     estimate = fn.when(fn.col("detailed"), _estimate() + service).otherwise(
         model.mm1_mean_response(fn.col("lambda"), rate)
     )
     wait = model.little_time(fn.col("queue_length"), fn.col("lambda"))
     measured = fn.try_divide(fn.col("response_seconds"), fn.col("responses"))
-    return (
-        rated.withColumn("arrival_rate", fn.col("lambda"))
-        .withColumn("service_rate", rate)
-        .withColumn("service_variation", fn.when(fn.col("detailed"), fn.sqrt("variance") / service))
-        .withColumn("estimate_us", estimate * MICROS)
-        .withColumn("bound_us", _bound() * MICROS)
-        .withColumn("little_us", (wait + service) * MICROS)
-        .withColumn("measured_mean_us", fn.when(fn.col("enough"), measured * MICROS))
-        .withColumn(
-            "relative_error",
-            fn.try_divide(fn.col("estimate_us"), fn.col("measured_mean_us")) - 1,
-        )
-        .withColumn(
-            "stable", fn.coalesce(fn.col("utilisation") < 1, fn.lit(True)) & ~fn.col("often_full")
-        )
-        .withColumn("basis", _basis())
+    rated = known.withColumns(
+        {
+            "guaranteed": guaranteed,
+            "arrival_rate": fn.col("lambda"),
+            "service_rate": rate,
+            "service_variation": fn.when(fn.col("detailed"), fn.sqrt("variance") / service),
+            "estimate_us": estimate * MICROS,
+            "little_us": (wait + service) * MICROS,
+            "measured_mean_us": fn.when(fn.col("enough"), measured * MICROS),
+        }
     )
+    error = fn.try_divide(fn.col("estimate_us"), fn.col("measured_mean_us")) - 1
+    judged = rated.withColumns(
+        {
+            "utilisation": model.utilisation(fn.col("lambda"), fn.col("guaranteed")),
+            "estimate_p99_us": model.exponential_quantile(fn.col("estimate_us"), 0.99),
+            "bound_us": _bound() * MICROS,
+            "relative_error": error,
+        }
+    )
+    kept_up = fn.coalesce(fn.col("utilisation") < 1, fn.lit(True))
+    return judged.withColumns({"stable": kept_up & ~fn.col("often_full"), "basis": _basis()})
 
 
 def _variance() -> Column:

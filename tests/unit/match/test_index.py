@@ -1,0 +1,118 @@
+"""The index of many filters finds what each of them would have found by itself."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon._core import FilterIndex
+from antiphon.topics.publisher import encode_properties
+from antiphon.topics.where import Where
+from unit.match.expressions import conditions, events, written
+
+NAMES = st.sampled_from(["n", "m", "x", "s", "p"])
+VALUES = st.one_of(
+    st.integers(-3, 3),
+    st.sampled_from([-0.0, 0.5, 1.0, 2.5, 2**53, 2**53 + 1, float(2**53), -(2**63), 2**63 - 1]),
+    st.sampled_from(["", "a", "b"]),
+    st.booleans(),
+)
+
+
+@st.composite
+def looked_up(draw: st.DrawFn) -> str:
+    """A condition that the index has a place for."""
+    name, value = draw(NAMES), draw(VALUES)
+    if isinstance(value, bool):
+        return draw(st.sampled_from([name, f"NOT {name}", f"{name} = {written(value)}"]))
+    plain = written(value).strip("()")
+    if isinstance(value, str):
+        return draw(st.sampled_from([f"{name} = {plain}", f"{name} IN ({plain}, 'c', 'a')"]))
+    other = draw(st.integers(-3, 3))
+    forms = ["{0} = {1}", "{0} < {1}", "{0} >= {1}", "{1} > {0}", "{1} <= {0}", "{0} IN ({1}, {2})"]
+    forms += ["{0} BETWEEN {1} AND {2}", "{0} > {2} AND {0} <= {1}", "{0} BETWEEN {2} AND {1}"]
+    return draw(st.sampled_from(forms)).format(name, plain, other)
+
+
+FILTERS = st.lists(st.one_of(looked_up(), conditions), min_size=1, max_size=4).map(
+    lambda parts: " AND ".join(f"({part})" for part in parts)
+)
+CARRIED = st.dictionaries(NAMES, VALUES)
+
+
+@settings(max_examples=400)
+@given(
+    st.dictionaries(st.integers(0, 2**64 - 1), FILTERS, max_size=20),
+    st.lists(st.one_of(CARRIED, events), max_size=4),
+    st.data(),
+)
+def test_the_index_finds_what_the_naive_evaluator_finds(
+    filters: dict[int, str], asked: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    index = FilterIndex()
+    wheres = {number: Where(text) for number, text in filters.items()}
+    for number, where in wheres.items():
+        assert index.add(number, where.core)
+
+    def check() -> None:
+        assert len(index) == len(wheres)
+        for event in asked:
+            encoded = encode_properties(event)
+            expected = [number for number, where in wheres.items() if where.evaluate(event) is True]
+            assert sorted(index.match(encoded)) == sorted(expected)
+
+    check()
+    for number in data.draw(st.sets(st.sampled_from(sorted(wheres)))) if wheres else ():
+        assert index.remove(number)
+        assert not index.remove(number)
+        del wheres[number]
+    check()
+
+
+def test_an_id_is_used_once() -> None:
+    index = FilterIndex()
+    assert index.add(7, Where("a = 1").core)
+    assert not index.add(7, Where("a = 2").core)
+    assert index.match(encode_properties({"a": 2})) == []
+    assert index.remove(7)
+    assert index.add(7, Where("a = 2").core)
+    assert index.match(encode_properties({"a": 2})) == [7]
+
+
+def test_very_many_filters_come_and_go() -> None:
+    index = FilterIndex()
+    chance = random.Random(7)
+    wheres: dict[int, Where] = {}
+    for number in range(20_000):
+        low, least = chance.randrange(1000), number % 7
+        wheres[number] = Where(
+            f"symbol = 'S{number % 500}' AND price BETWEEN {low} AND {low + 20} AND qty > {least}"
+        )
+        index.add(number, wheres[number].core)
+    for _ in range(2):
+        for _ in range(30):
+            event = {
+                "symbol": f"S{chance.randrange(500)}",
+                "price": chance.randrange(1000),
+                "qty": chance.randrange(9),
+            }
+            expected = {number for number, where in wheres.items() if where.matches(event)}
+            assert set(index.match(encode_properties(event))) == expected
+        for number in chance.sample(sorted(wheres), len(wheres) * 3 // 4):
+            del wheres[number]
+            assert index.remove(number)
+    for number in wheres:
+        assert index.remove(number)
+    assert len(index) == 0
+
+
+def test_properties_that_are_none_are_looked_at_as_none() -> None:
+    index = FilterIndex()
+    index.add(1, Where("a IS NULL").core)
+    index.add(2, Where("a = 1").core)
+    for encoded in (b"", b"\x80", b"\xff", b"\x81\xa1a", b"\x81\xa1a\x01x", b"\x91\x01", b"\xc0"):
+        assert index.match(encoded) == [1], encoded
+    assert index.match(b"\x82\xa1a\x02\xa1a\x01") == [2]  # the last word counts
