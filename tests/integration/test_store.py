@@ -358,13 +358,13 @@ with Store(path + "/store", fsync="interval", segment_bytes=100_000) as store:
 
 
 def test_few_descriptors_serve_many_topics(tmp_path: Path) -> None:
-    with Store(tmp_path / "store", max_open=10, fsync="none") as store:
-        for number in range(200):
+    with Store(tmp_path / "store", max_open=5, fsync="none") as store:
+        for number in range(50):
             store.append(f"topic/{number}", b"x")
-        assert store.statistics()["open_files"] <= 10
-        assert store.statistics()["logs"] == 200
-        assert len(store.topics()) == 200
-        assert _open_below(tmp_path) <= 12
+        assert store.statistics()["open_files"] <= 5
+        assert store.statistics()["logs"] == 50
+        assert len(store.topics()) == 50
+        assert _open_below(tmp_path) <= 7
 
 
 def _open_below(path: Path) -> int:

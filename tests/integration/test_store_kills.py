@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from integration.recording import PRODUCERS, kill_again_and_again, record_and_kill, verify
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1500)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_was_acknowledged_outlives_kills_of_its_process(tmp_path: Path, seed: int) -> None:
-    kill_again_and_again(tmp_path / "store", 5, seed)
+def test_what_was_acknowledged_outlives_kills_of_its_process(
+    tmp_path: Path, seed: int, count: Callable[[int, int], int]
+) -> None:
+    kill_again_and_again(tmp_path / "store", count(5, 100), seed)
 
 
 def test_what_was_acknowledged_is_not_taken_twice_after_a_kill(tmp_path: Path) -> None:
