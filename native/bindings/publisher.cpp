@@ -43,7 +43,8 @@ bool Publisher::take(Nanos deadline, const Interrupted* interrupted, Outcome& ou
     std::unique_lock lock(mutex_);
     while (taken_) {
         const Nanos now = now_ns();
-        if (closed_.load(std::memory_order_relaxed)) outcome.code = Outcome::Code::closed;
+        // Whoever waits for ever sends what was accepted before the end.
+        if (closed_.load(std::memory_order_relaxed) && deadline != kNever) outcome.code = Outcome::Code::closed;
         else if (now >= deadline) outcome.code = Outcome::Code::timeout;
         if (!outcome.ok()) return false;
         wait_until(passed_, lock, std::min(deadline, now + kLook));
@@ -80,9 +81,10 @@ bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t
     Peer* peer = node_->find_peer(id);
     if (peer == nullptr) return false;
     if (targets_.has(id, flow, incarnation)) return true;
-    targets_.add(std::make_shared<Target>(*peer, node_->subscription_flow(*peer, incarnation, flow, least_charge),
-                                          incarnation, static_cast<std::uint32_t>(random_u64()), std::move(where)),
-                 retains_);
+    auto target = std::make_shared<Target>(*peer, node_->subscription_flow(*peer, incarnation, flow, least_charge),
+                                           incarnation, static_cast<std::uint32_t>(random_u64()), std::move(where));
+    target->owed = retains_;
+    targets_.add(std::move(target));
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
     return true;
 }
@@ -102,7 +104,7 @@ bool Publisher::close(Nanos drain) {
         Released released;
         const Nanos until = now_ns() + drain;
         std::unique_lock lock(queue_mutex_);
-        while (!queue_.empty() && !raised && now_ns() < until) {
+        while ((!queue_.empty() || sending_) && !raised && now_ns() < until) {
             wait_until(room_, lock, std::min(until, now_ns() + kLook));
             if (released.interrupted() == nullptr) continue;
             lock.unlock();
@@ -128,9 +130,9 @@ std::size_t Publisher::pending() {
 
 // Those whose filter lets it pass. With the interpreter's lock.
 Chosen Publisher::wanted(const Message& properties) {
-    if (!targets_.filters() && !retains_) return targets_.unfiltered();
+    if (!targets_.filters()) return targets_.unfiltered();
     Chosen chosen;
-    targets_.choose({properties.data, properties.size}, retains_, chosen);
+    targets_.choose({properties.data, properties.size}, chosen);
     return chosen;
 }
 
@@ -369,13 +371,15 @@ bool Publisher::send_queued(Nanos until, Sender& sender) {
             if (queue_.empty()) return false;
             event = std::move(queue_.front());
             queue_.pop_front();
+            sending_ = true;
             room_.notify_all();
         }
+        const Sent sent{*this};
         const Message data{event.data.data(), event.data.size()};
         const Load load{event.head, {event.properties.data(), event.properties.size()}, &data, 1, event.expires};
         if (load.expires == 0 || now_ns() < load.expires) {
             Outcome outcome;
-            if (!take(kNever, nullptr, outcome)) return false;  // it was closed
+            take(kNever, nullptr, outcome);
             const Passed passed{*this};
             for (const auto& [target, gap] : event.gaps) target->number += gap;
             if (retains_) retain(load);
@@ -515,7 +519,7 @@ bool Publisher::settle() {
                     retained_->expires};
     targets_.each([&](const std::shared_ptr<Target>& target) {
         if (!target->owed || target->gone()) return;
-        if (load.expires != 0 && now_ns() >= load.expires) {
+        if ((load.expires != 0 && now_ns() >= load.expires) || !target->wants(retained_->properties)) {
             target->owed = false;
             return;
         }
@@ -553,7 +557,7 @@ void Publisher::settle_waiting() {
     const Load load{kept.head, {kept.properties.data(), kept.properties.size()}, &data, 1, kept.expires};
     std::vector<Rest> rest;
     for (const auto& target : owed) {
-        if (target->owed.exchange(false)) rest.push_back({target.get(), 0, {}});
+        if (target->owed.exchange(false) && target->wants(kept.properties)) rest.push_back({target.get(), 0, {}});
     }
     std::uint16_t at = 0;
     std::size_t left_over = 0;

@@ -186,6 +186,15 @@ class Publisher {
     std::mutex queue_mutex_;
     std::condition_variable room_;
     std::deque<Queued> queue_;
+    bool sending_ = false;  // one that was taken out of it is on its way
+    struct Sent {
+        ~Sent() {
+            std::lock_guard lock(publisher.queue_mutex_);
+            publisher.sending_ = false;
+            publisher.room_.notify_all();
+        }
+        Publisher& publisher;
+    };
     // Somebody has found it full. Set by whoever publishes, taken by the thread that sends; a hint, relaxed.
     std::atomic<bool> brimmed_{false};
     Gaps gaps_;  // before the next one that comes

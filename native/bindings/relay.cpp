@@ -31,7 +31,7 @@ void Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed,
         // A publisher that keeps its last event sends it again to whoever asks again, as a broker may.
         if (retains_ && view.head.sequence <= last_relayed_) continue;
         last_relayed_ = view.head.sequence;
-        targets_.choose({view.properties, view.head.properties}, retains_, next);
+        targets_.choose({view.properties, view.head.properties}, next);
         if (retains_) {  // it has to be kept before the next one is looked at
             relay_to(next, &view, 1, arrived, patience);
             if (closed_) return;

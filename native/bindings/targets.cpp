@@ -1,6 +1,7 @@
 #include "bindings/targets.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace antiphon::python {
 
@@ -17,15 +18,13 @@ bool Targets::has(std::uint16_t peer, std::uint32_t flow, std::uint64_t incarnat
     return std::any_of(begin, end, [&](const auto& one) { return one.second->incarnation == incarnation; });
 }
 
-void Targets::add(std::shared_ptr<Target> target, bool owes_last) {
+void Targets::add(std::shared_ptr<Target> target) {
     std::lock_guard lock(mutex_);
     by_flow_.emplace(key(target->peer.id, target->flow.id.load(std::memory_order_relaxed)), target);
     Chosen& list = target->where ? filtered_ : open_;
     target->place = list.size();
     list.push_back(target);
-    if (owes_last) target->owed = !target->where || target->where->matches(match::Properties(last_));
     if (!target->where) return;
-    owing_ = owing_ || target->owed;
     if (index_) {
         index_->add(id(*target), target->where);
     } else if (filtered_.size() > kMany) {
@@ -81,8 +80,9 @@ Chosen Targets::everyone() const {
     return all;
 }
 
-void Targets::choose(std::string_view encoded, bool is_last, Chosen& chosen) {
+void Targets::choose(std::string_view encoded, Chosen& chosen) {
     const match::Properties properties(encoded);
+    const Chosen before = std::exchange(chosen, {});  // what nobody else holds any more goes without the lock
     std::lock_guard lock(mutex_);
     chosen = open_;
     if (index_) {
@@ -94,22 +94,6 @@ void Targets::choose(std::string_view encoded, bool is_last, Chosen& chosen) {
     } else {
         for (const auto& target : filtered_) {
             if (target->where->matches(properties)) chosen.push_back(target);
-        }
-    }
-    if (is_last) keep(encoded, chosen);
-}
-
-// With the mutex.
-void Targets::keep(std::string_view properties, const Chosen& chosen) {
-    last_.assign(properties);
-    if (!owing_) return;
-    owing_ = false;
-    for (const auto& target : filtered_) {
-        if (!target->owed) continue;
-        if (std::find(chosen.begin(), chosen.end(), target) == chosen.end()) {
-            target->owed = false;
-        } else {
-            owing_ = true;
         }
     }
 }

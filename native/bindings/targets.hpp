@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <mutex>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -21,6 +20,8 @@ struct Target : std::enable_shared_from_this<Target> {
         : peer(peer_), flow(flow_), incarnation(incarnation_), epoch(epoch_), where(std::move(where_)) {}
     // It is served no longer, or that node has begun another life.
     bool gone() const;
+    // Whether its filter lets an event with these properties pass.
+    bool wants(std::string_view properties) const { return !where || where->matches(match::Properties(properties)); }
 
     Peer& peer;
     OutFlow& flow;
@@ -32,7 +33,7 @@ struct Target : std::enable_shared_from_this<Target> {
     // With the publisher's turn:
     std::uint32_t number = 1;        // of the next event
     std::uint32_t bound = 0;         // the session in which the name was said
-    std::atomic<bool> owed{false};   // it has not seen the last value yet
+    std::atomic<bool> owed{false};   // it has not seen the last value yet, and may want it
 };
 
 using Chosen = std::vector<std::shared_ptr<Target>>;
@@ -42,8 +43,7 @@ class Targets {
    public:
     // With the interpreter's lock:
     bool has(std::uint16_t peer, std::uint32_t flow, std::uint64_t incarnation) const;
-    // `owes_last`: it is to have the last event, if its filter lets that one pass.
-    void add(std::shared_ptr<Target> target, bool owes_last);
+    void add(std::shared_ptr<Target> target);
     // Those of that flow, whichever life of the peer they are of.
     Chosen remove(std::uint16_t peer, std::uint32_t flow);
     Chosen clear();
@@ -58,9 +58,8 @@ class Targets {
 
     // With any lock, or none:
     Chosen everyone() const;
-    // Those that want an event with these properties, as it carries them. `is_last`: it is kept for those
-    // who come later, and whoever does not want it is owed nothing any more.
-    void choose(std::string_view properties, bool is_last, Chosen& chosen);
+    // Those that want an event with these properties, as it carries them.
+    void choose(std::string_view properties, Chosen& chosen);
 
    private:
     // Fewer are asked one by one: the index looks up names and values before it knows anything.
@@ -69,15 +68,12 @@ class Targets {
     static std::uint64_t key(std::uint16_t peer, std::uint32_t flow) { return std::uint64_t{peer} << 32 | flow; }
     static std::uint64_t id(const Target& target) { return reinterpret_cast<std::uintptr_t>(&target); }
     void take_out(Target& target);
-    void keep(std::string_view properties, const Chosen& chosen);
 
     mutable std::mutex mutex_;
     Chosen open_, filtered_;  // in no order
     std::unordered_multimap<std::uint64_t, std::shared_ptr<Target>> by_flow_;
     std::unique_ptr<match::FilterIndex> index_;  // of all that are filtered, once they are many
     std::vector<std::uint64_t> found_;
-    std::string last_;  // what the last event says, if it is kept
-    bool owing_ = false;  // somebody with a filter may be owed the last event
 };
 
 }  // namespace antiphon::python

@@ -25,7 +25,9 @@ struct Mistake {
     std::string expected;
 };
 
-class Filter {
+// Shared with Python by its own count: a foreign one would want the interpreter's lock of whoever lets the
+// last of them go, and that is often a thread which must not wait for it.
+class Filter : public std::enable_shared_from_this<Filter> {
    public:
     // Null, and what is wrong with it. The text may be anything.
     static std::shared_ptr<const Filter> read(std::string_view text, Mistake& mistake);

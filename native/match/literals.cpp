@@ -21,6 +21,7 @@ bool is_large(std::string_view digits) {
         const bool fits = std::from_chars(digits.data() + from, end, exponent).ec == std::errc{};
         // A mantissa has fewer digits than a filter has characters: such an exponent has the last word.
         if (!fits) exponent = digits[from] == '-' ? -100'000 : 100'000;
+        exponent = std::clamp(exponent, -100'000L, 100'000L);
     }
     return point - first + exponent > 0;
 }

@@ -500,6 +500,8 @@ class Parser {
                 code_.conditions.push_back(span);
             }
         }
+        // TRUE and FALSE are no comparisons, but conditions: the index has a bit for each.
+        if (code_.conditions.size() > kMostComparisons) fail(1, "more than 64 conditions; use fewer", "the end");
     }
 
     // --- mistakes ---

@@ -46,13 +46,16 @@ def block(control: Control, call: str, address: str) -> None:
         """Whose turn lasts as long as it waits for room."""
         other = threading.Thread(target=again(lambda: publisher.publish(b"x")), daemon=True)
         other.start()
-        while not publisher.statistics()["waits"]:
+        while unread.pending < 16:
             time.sleep(0.01)
         publisher.publish(b"x")
 
     def drain() -> None:
-        while queued.statistics()["pending"] < 2:
-            queued.publish(b"x")
+        while unread.pending < 16 or queued.statistics()["pending"] < 2:
+            if queued.statistics()["pending"] < 3:
+                queued.publish(b"x")
+            else:
+                time.sleep(0.01)
         queued._core.close(90.0)
 
     offsets = array("i", range(0, 64 * 101, 64))

@@ -312,3 +312,17 @@ def test_a_dropping_and_a_blocking_subscription_of_one_topic_each_have_their_way
         held.open()
         held.first(11, PATIENCE)
         assert sum(held.missed) == dropping.statistics()["dropped"] == COUNT - 10
+
+
+def test_what_a_publisher_with_a_queue_has_accepted_is_sent_before_it_is_closed(
+    channel: str,
+) -> None:
+    with Bus(channel) as here, Bus(channel) as there:
+        subscription = there.subscribe("a")
+        for number in range(100):
+            publisher = here.publisher("a", share=0.5)
+            serves(publisher)
+            publisher.publish(b"%d" % number)
+            publisher.close()
+        got = [subscription.receive(PATIENCE).data for _ in range(100)]
+        assert got == numbered(100)

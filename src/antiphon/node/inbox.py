@@ -98,6 +98,8 @@ class Inbox(Generic[T]):
             door.calls[self._number] = self._wake
             self._core.tell(door.core, self._number)
         self._waiting.add(came)
+        if self._loop is not loop:  # closed by another thread meanwhile, which did not see this one
+            wake(came)
 
     def _wake(self) -> None:
         for came in self._waiting:

@@ -51,7 +51,7 @@ class ReceiveFuture(Future[T]):
         self._began = time.monotonic()
         self._deadline = None if timeout is None else self._began + timeout
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may cancel what its thread looks at
         self._outcome: tuple[T] | BaseException | None = None
         self._blocked = 0  # threads inside result()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []

@@ -7,7 +7,6 @@ keeps them, and keeps the names, which the core does not need and people do.
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import Protocol
 
 from antiphon.errors import ConfigError
@@ -44,9 +43,8 @@ class Shares:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: weakref.WeakKeyDictionary[Shared, tuple[str, float]] = (
-            weakref.WeakKeyDictionary()
-        )
+        # Kept until they are closed: who registers a handler need not keep what it gets for it.
+        self._held: dict[Shared, tuple[str, float]] = {}
 
     def give(self, handle: Shared, share: float, name: str) -> None:
         """Gives, changes or (0) takes away. Raises `ConfigError`, which lists who holds what."""
@@ -61,6 +59,7 @@ class Shares:
                     setting="share",
                     value=share,
                 )
+            self._held = {h: entry for h, entry in self._held.items() if h.active}
             if share > 0:
                 self._held[handle] = (name, share)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 from hypothesis import given, settings
@@ -116,3 +117,13 @@ def test_properties_that_are_none_are_looked_at_as_none() -> None:
     for encoded in (b"", b"\x80", b"\xff", b"\x81\xa1a", b"\x81\xa1a\x01x", b"\x91\x01", b"\xc0"):
         assert index.match(encoded) == [1], encoded
     assert index.match(b"\x82\xa1a\x02\xa1a\x01") == [2]  # the last word counts
+
+
+def test_what_holds_a_filter_in_the_core_holds_no_object_of_python() -> None:
+    """It is let go by threads without the interpreter's lock, which must not wait for it."""
+    index, read = FilterIndex(), Where("n = 1").core
+    before = sys.getrefcount(read)
+    assert index.add(1, read)
+    assert sys.getrefcount(read) == before
+    del read
+    assert index.match(encode_properties({"n": 1})) == [1]

@@ -559,3 +559,21 @@ def test_the_names_that_pass_are_those_that_a_filter_can_write() -> None:
                 assert not Where(f"{name} = 7").matches({name: 7})  # a number is no name
         else:
             assert Where(f"{name} = 7").matches({name: 7})
+
+
+def test_conditions_that_compare_nothing_are_counted_too() -> None:
+    assert Where(" AND ".join(["TRUE"] * 63 + ["x LIKE 'a%'"])).matches({"x": "ab"})
+    with pytest.raises(FilterError, match="more than 64 conditions"):
+        Where(" AND ".join(["TRUE"] * 64 + ["x LIKE 'a%'"]))
+
+
+def test_an_exponent_of_any_length_has_the_last_word() -> None:
+    for large in ("1e9223372036854775807", "0.001e9223372036854775807", "1e99999999999999999999"):
+        with pytest.raises(FilterError, match="larger than every float"):
+            Where(f"x < {large}")
+    for small in (
+        "0.001e-9223372036854775808",
+        "1e-9223372036854775808",
+        "1e-99999999999999999999",
+    ):
+        assert Where(f"x = {small}").matches({"x": 0})
