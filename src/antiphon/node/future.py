@@ -119,13 +119,7 @@ class RequestFuture(Future[T]):
         return self._take()
 
     def _wake(self) -> None:
-        here = asyncio._get_running_loop()
-        for loop, came in self._waiting[:]:
-            if loop is here:
-                wake(came)
-            else:
-                with contextlib.suppress(RuntimeError):  # that loop is closed
-                    loop.call_soon_threadsafe(wake, came)
+        wake_all(self._waiting[:])
 
     def _time_out(self) -> None:
         try:
@@ -415,3 +409,14 @@ def wake(came: asyncio.Future[None]) -> None:
     """Ends the wait of a coroutine, unless that has ended already. On its loop's thread."""
     if not came.done():
         came.set_result(None)
+
+
+def wake_all(waiting: Iterable[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:
+    """Those of every loop, each on its own thread. Any thread."""
+    here = asyncio._get_running_loop()
+    for loop, came in waiting:
+        if loop is here:
+            wake(came)
+        else:
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(wake, came)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from antiphon._core import InboxCore
 from antiphon.errors import Closed, ReceiveTimeout, RequestCancelled
-from antiphon.node.future import Future, wake
+from antiphon.node.future import Future, wake, wake_all
 from antiphon.node.loops import refuse_to_block
 
 if TYPE_CHECKING:
@@ -111,13 +111,7 @@ class ReceiveFuture(Future[T]):
         """Wakes everybody who waits for this future, wherever it is."""
         if self._blocked:
             self._core.nudge()
-        here = asyncio._get_running_loop()
-        for loop, came in waiting:
-            if loop is here:
-                wake(came)
-            else:
-                with contextlib.suppress(RuntimeError):  # that loop is closed
-                    loop.call_soon_threadsafe(wake, came)
+        wake_all(waiting)
 
     def _late(self) -> ReceiveTimeout:
         return ReceiveTimeout(
