@@ -18,6 +18,7 @@ from unit.node.pairs import (
     KIND,
     NORMAL,
     OTHER,
+    SILENT,
     THERE,
     THIRD,
     Heard,
@@ -276,7 +277,7 @@ def test_a_flush_waits_for_the_coroutines_before_it_and_for_no_later_ones(
     run: Run, ordered: bool
 ) -> None:
     async def main() -> None:
-        async with pair() as (here, there):
+        async with pair(SILENT) as (here, there):
             gated = Gated()
             there.on(KIND, gated.handle, ordered=ordered)
             for message in (b"first", b"second"):

@@ -19,7 +19,7 @@ from antiphon import Closed, Node, ReceiveTimeout
 from antiphon.node.loops import door_of
 from antiphon.testing import eventually
 from integration.loops import Gated, Run, echo, never_within, pair, settle, soon, task
-from unit.node.pairs import HERE, KIND, OTHER, THERE, THIRD, kind_of, nodes, numbered, to
+from unit.node.pairs import HERE, KIND, OTHER, SILENT, THERE, THIRD, kind_of, nodes, numbered, to
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -140,7 +140,7 @@ def test_wait_async_is_done_when_the_node_is_closed(run: Run) -> None:
 def test_closing_ends_every_kind_of_waiting_with_closed(run: Run) -> None:
     async def main() -> None:
         gated = Gated()
-        async with pair() as (here, there):
+        async with pair(SILENT) as (here, there):
             there.on(KIND, gated.handle, capacity=1)
             inbox = here.inbox(OTHER)
             waiting: list[asyncio.Task[Any]] = [

@@ -27,6 +27,7 @@ from unit.node.pairs import (
     KIND,
     NORMAL,
     OTHER,
+    SILENT,
     SMALL,
     THERE,
     Gate,
@@ -566,7 +567,7 @@ def test_a_send_that_waits_for_a_peer_that_is_closed_learns_it_at_once() -> None
 
 
 def test_a_flush_that_waits_for_a_peer_that_is_closed_learns_it_at_once() -> None:
-    with nodes() as (here, there):
+    with nodes(SILENT) as (here, there):
         there.inbox(KIND)
         here.send(THERE, b"never read", kind=KIND)
         eventually(lambda: kind_of(there).messages == 1)

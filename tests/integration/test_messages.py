@@ -27,6 +27,7 @@ from unit.node.pairs import (
     KIND,
     NORMAL,
     OTHER,
+    SILENT,
     SMALL,
     THERE,
     THIRD,
@@ -541,7 +542,7 @@ def test_flush_ends_when_the_stalled_inbox_is_closed() -> None:
 
 
 def test_flush_does_not_wait_for_what_comes_after_it() -> None:
-    with nodes() as (here, there):
+    with nodes(SILENT) as (here, there):
         inbox = there.inbox(KIND)
         here.send(THERE, b"before", kind=KIND)
         eventually(lambda: inbox.pending == 1)

@@ -302,8 +302,10 @@ def recorder(control: Control, here: str, target: str) -> None:
         with socket.create_connection((target, 7001), 20) as again:
             again.settimeout(order["seconds"])
             try:
-                for chunk in chunks:
+                for number, chunk in enumerate(chunks):
                     again.sendall(chunk)
+                    if number == 0:  # what follows may meet a reset, which takes the answer along
+                        answered += len(again.recv(65536))
                 while data := again.recv(65536):
                     answered += len(data)
             except TimeoutError:

@@ -8,6 +8,7 @@ is announced with it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -36,6 +37,9 @@ THIRD = 202
 NORMAL = NodeConfig(send_timeout=10.0, request_timeout=30.0)
 """The defaults, but for the patience: a send that hangs is found sooner, and a request that fails
 has not merely run out of time."""
+
+SILENT = dataclasses.replace(NORMAL, heartbeat=30.0)
+"""Without signs of life for a while: what is read next is what was sent next."""
 
 SMALL = NodeConfig(
     ring_bytes=64 << 10, flow_window_bytes=16 << 10, send_timeout=10.0, request_timeout=30.0
