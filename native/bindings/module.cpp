@@ -16,6 +16,7 @@
 #include "bindings/match.hpp"
 #include "bindings/event.hpp"
 #include "bindings/figures.hpp"
+#include "bindings/group_types.hpp"
 #include "bindings/node.hpp"
 #include "bindings/publisher.hpp"
 #include "bindings/request.hpp"
@@ -469,10 +470,10 @@ NB_MODULE(_core, m) {
             "topic"_a, "name"_a, "when_full"_a, "retains"_a, "capacity"_a, "encode"_a, "origin"_a = 0)
         .def(
             "_tell",
-            [](NodeCore& self, long target, nb::handle data, bool blocking) {
-                return checked(self.tell(target, data.ptr(), blocking));
+            [](NodeCore& self, long target, nb::handle data, bool blocking, std::uint16_t kind) {
+                return checked(self.tell(target, data.ptr(), blocking, kind));
             },
-            "target"_a, "data"_a, "blocking"_a)
+            "target"_a, "data"_a, "blocking"_a, "kind"_a = kBusKind)
         .def(
             "_timer",
             [](NodeCore& self, double period, nb::handle call, nb::handle on_error, bool wants_event) {
@@ -574,6 +575,7 @@ NB_MODULE(_core, m) {
             return d;
         });
 
+    add_group_types(m);
     m.def("set_event_hooks", [](nb::handle properties, nb::handle message) {
         set_event_hooks(shared(properties), shared(message));
     }, "properties"_a, "message"_a);

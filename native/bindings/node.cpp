@@ -253,13 +253,13 @@ std::shared_ptr<Inbox> NodeCore::subscribe_inbox(std::uint64_t capacity, WhenFul
     return std::make_shared<Inbox>(node_, registration, Reference{});
 }
 
-PyObject* NodeCore::tell(long target, PyObject* data, bool blocking) {
+PyObject* NodeCore::tell(long target, PyObject* data, bool blocking, std::uint16_t kind) {
     if (node_->forked()) return raise_forked();
     Peer* peer = find(target);
     if (peer == nullptr) return nullptr;
     View view;
     if (!view.take(data, PyBUF_SIMPLE)) return nullptr;
-    return send_bytes(*peer, kBusKind, {static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)},
+    return send_bytes(*peer, kind, {static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)},
                       blocking);
 }
 

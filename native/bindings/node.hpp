@@ -66,8 +66,9 @@ class NodeCore {
     // Who listens at that address. With an exception set when nobody answers.
     std::pair<std::uint16_t, std::uint64_t> identify(const std::string& address, double timeout);
     std::shared_ptr<Inbox> subscribe_inbox(std::uint64_t capacity, WhenFull when_full);
-    // Between buses. None, or null with an exception set; False when it would have to wait.
-    PyObject* tell(long target, PyObject* data, bool blocking);
+    // Between buses or groups, by a kind of ours. None, or null with an exception set; False when it would
+    // have to wait.
+    PyObject* tell(long target, PyObject* data, bool blocking, std::uint16_t kind);
 
     // The sending calls; null with an exception set.
     PyObject* send(PyObject* const* arguments, Py_ssize_t count, PyObject* names, bool blocking);

@@ -277,7 +277,7 @@ void Node::remove_registration(const std::shared_ptr<Registration>& registration
     {
         std::lock_guard lock(mutex_);
         if (!registration->active.exchange(false)) return;
-        if (!registration->topics) by_kind_[registration->kind].store(nullptr, std::memory_order_release);
+        if (!registration->told) by_kind_[registration->kind].store(nullptr, std::memory_order_release);
     }
     registration->queue->close();
     registration->queue->clear();

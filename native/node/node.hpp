@@ -149,9 +149,10 @@ struct Registration {
     std::atomic<bool> active{true};
     std::atomic<std::uint64_t> messages{0}, bytes{0};
     std::vector<InFlow*> senders;  // the selector's: who holds a part of the window
-    // Of a subscription: whoever publishes to it learned of its flow from the bus, not from this node's
-    // announcements of kinds.
-    std::unique_ptr<TopicNames> topics;
+    // Whoever sends to it learned of its flow from a bus or a group, not from this node's announcements of
+    // kinds.
+    bool told = false;
+    std::unique_ptr<TopicNames> topics;  // of a subscription
 };
 
 struct NodeCounters {
@@ -196,6 +197,10 @@ class Node {
     // A flow of its own for the events of topics; as above.
     std::shared_ptr<Registration> add_subscription(
         std::uint64_t capacity, WhenFull when_full,
+        const std::function<void(const std::shared_ptr<Registration>&)>& prepare);
+    // A flow of its own for what others are told to send there; as above. `window`: 0, or less than usual.
+    std::shared_ptr<Registration> add_flow(
+        std::uint16_t kind, std::uint64_t capacity, std::uint32_t window,
         const std::function<void(const std::shared_ptr<Registration>&)>& prepare);
     void remove_registration(const std::shared_ptr<Registration>& registration);
     // So many messages of the run are handled: returns their credit.
@@ -258,7 +263,8 @@ class Node {
     // --- topics (topics.cpp): attempts never block -------------------------------------------------
     // The way to a subscription of that peer, which has told its flow and its least charge. It lives as
     // long as the node.
-    OutFlow& subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge);
+    OutFlow& subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
+                               std::uint16_t kind = kEventKind);
     // Everything that a publisher says before its first event in a session.
     struct Binding {
         std::uint32_t topic, epoch;
@@ -289,6 +295,16 @@ class Node {
     // Events of somebody else, each with a head of its own, as many as one frame takes.
     Attempt try_views(Peer& peer, OutFlow& flow, std::uint32_t session, const Passing& passing,
                       const EventView* views, std::size_t count, std::size_t& taken);
+
+    // --- groups (groups.cpp): attempts never block -------------------------------------------------
+    // A head, and as many of the messages as one frame takes. Their bytes lie in two pieces, without a gap.
+    Attempt try_batch(Peer& peer, OutFlow& flow, std::uint32_t session, Message head, const std::uint32_t* lengths,
+                      std::size_t count, Message first, Message second, std::size_t& taken);
+    // A message of a few bytes, by itself.
+    Attempt try_word(Peer& peer, OutFlow& flow, std::uint32_t session, Message word);
+    // Whoever watches is told of the next change that a waiting sender would be woken for: credit, room,
+    // a session. Told once; to be asked for before the look that finds nothing.
+    void watch(Peer& peer, const std::shared_ptr<PeerWatcher>& watcher);
 
     // --- requests --------------------------------------------------------------------------------
     std::shared_ptr<Pending> add_request(Peer& peer, std::uint16_t kind) { return requests_.add(peer, kind); }

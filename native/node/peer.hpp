@@ -74,6 +74,15 @@ struct Reservation {
     bool granted = false, refused = false;
 };
 
+// Somebody who cannot wait on a thread of its own until something changes at a peer.
+class PeerWatcher {
+   public:
+    virtual ~PeerWatcher() = default;
+    // On whichever thread made the change, with no lock held but perhaps the watcher's own: it returns at
+    // once and takes none of those.
+    virtual void peer_changed() = 0;
+};
+
 class Peer {
    public:
     explicit Peer(std::uint16_t id_) : id(id_) {}
@@ -126,7 +135,10 @@ class Peer {
     int lead_wake = -1;
     // Until then callers that wait for its answers come first: a scheduler thread leaves them the lead.
     std::atomic<Nanos> callers_until{0};
+    // Set by a watcher before it looks at what it waits for; taken by whoever has changed something.
+    std::atomic<bool> watched{false};
     // Under mutex:
+    std::vector<std::weak_ptr<PeerWatcher>> watchers;
     std::uint64_t failures = 0;  // attempts to connect that ended for good
     Failure failure;             // of the last one, or of the connection that was lost
     std::map<std::uint64_t, Reservation> reservations;
@@ -205,10 +217,22 @@ class Peer {
     }
     // Wakes whoever waits for a change that was made before this call.
     void wake() {
+        tell_watchers();
         if (waiters.load(std::memory_order_seq_cst) == 0) return;
         { std::lock_guard lock(mutex); }
         changed.notify_all();
         wake_leader();
+    }
+    void tell_watchers() {
+        if (!watched.load(std::memory_order_seq_cst) || !watched.exchange(false, std::memory_order_seq_cst)) return;
+        std::vector<std::shared_ptr<PeerWatcher>> told;
+        {
+            std::lock_guard lock(mutex);
+            for (const auto& watcher : watchers) told.push_back(watcher.lock());
+        }
+        for (const auto& watcher : told) {
+            if (watcher) watcher->peer_changed();
+        }
     }
     void wake_leader() {
         if (!led.load(std::memory_order_seq_cst)) return;

@@ -261,7 +261,7 @@ void Node::open_flow(Peer& peer, std::uint32_t id) {
     if (registration == nullptr) return;  // it was never given out, not in this life
     if (!registration->active.load(std::memory_order_acquire)) {
         // A kind was withdrawn before; a subscription only from those who had opened it.
-        if (!registration->topics) return;
+        if (!registration->told) return;
         peer.send_back(Control::withdraw, announcement(*registration), id);
         add_interest(peer, kWriteBack);
         return;
@@ -360,7 +360,7 @@ void Node::return_idle_windows(Peer& peer) {
 
 void Node::announce_all(Channel& channel) {
     for (const Registration* registration : flows_) {
-        if (registration && !registration->topics && registration->active.load(std::memory_order_acquire)) {
+        if (registration && !registration->told && registration->active.load(std::memory_order_acquire)) {
             append_frame(channel.out, Control::announce, announcement(*registration), registration->flow);
         }
     }
@@ -383,8 +383,8 @@ void Node::announce(Registration& registration) {
         for (auto& peer : peer_list_) peers.push_back(peer.get());
     }
     for (Peer* peer : peers) {
-        if (active && registration.topics) break;  // the bus tells whom it concerns
-        if (registration.topics && (registration.flow >= peer->in_flows.size() || !peer->in_flows[registration.flow])) {
+        if (active && registration.told) break;  // the bus or the group tells whom it concerns
+        if (registration.told && (registration.flow >= peer->in_flows.size() || !peer->in_flows[registration.flow])) {
             continue;  // it has never asked for it
         }
         if (peer->in == nullptr || peer->in->state != Channel::State::open) continue;
@@ -451,7 +451,7 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
         }
         case Control::withdraw: {
             const auto kind = reader.get<std::uint16_t>();
-            if (kind == kEventKind) {
+            if (kind == kEventKind || kind == kGroupKind) {
                 if (OutFlow* flow = subscription_flow_of()) {
                     flow->withdrawn.store(true, std::memory_order_seq_cst);
                     flow->in_flight.reset(0);

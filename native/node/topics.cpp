@@ -21,6 +21,7 @@ std::shared_ptr<Registration> Node::add_subscription(
     {
         std::lock_guard lock(mutex_);
         registration = make_registration(kEventKind, capacity, when_full);
+        registration->told = true;
         registration->topics = std::make_unique<TopicNames>();
         prepare(registration);
     }
@@ -61,11 +62,12 @@ Registration* Node::flow_of(std::uint32_t id) {
 
 // --- the publisher -----------------------------------------------------------------------------------
 
-OutFlow& Node::subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t id, std::uint32_t least_charge) {
+OutFlow& Node::subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t id, std::uint32_t least_charge,
+                                 std::uint16_t kind) {
     std::lock_guard lock(peer.mutex);
     auto& flow = peer.subscription_flows[{incarnation, id}];
     if (!flow) {
-        flow = std::make_unique<OutFlow>(kEventKind);
+        flow = std::make_unique<OutFlow>(kind);
         flow->id.store(id, std::memory_order_relaxed);
         flow->least_charge.store(least_charge, std::memory_order_relaxed);
         // A session that begins at this moment comes to the same after us.

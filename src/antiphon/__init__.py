@@ -5,6 +5,7 @@ The package is laid out in layers, and imports point downward only:
 - ``antiphon.cli``: the command ``antiphon``
 - ``antiphon.lab``: experiments, and the adapters of the libraries we measure ourselves against
 - ``antiphon.broker``: `Broker`, which passes events on between buses
+- ``antiphon.groups``: `Group`, members and views
 - ``antiphon.topics``: `Bus`, publishers, subscriptions, timers, and how long events wait
 - ``antiphon.node``: `Node`, its connections, handlers, inboxes, shares, statistics and settings
 - ``antiphon.wire``: kinds of messages and their codec; bytes in, bytes out
@@ -52,6 +53,7 @@ from antiphon.errors import (
     UnknownPeer,
     WouldBlock,
 )
+from antiphon.groups import Group, GroupConfig, GroupStatistics, Member, View
 from antiphon.node import (
     INSECURE,
     TLS,
@@ -100,7 +102,11 @@ __all__ = [
     "EventBatch",
     "FilterError",
     "Future",
+    "Group",
+    "GroupConfig",
+    "GroupStatistics",
     "Inbox",
+    "Member",
     "Message",
     "MessageTooLarge",
     "Node",
@@ -125,6 +131,7 @@ __all__ = [
     "TopicInfo",
     "UnknownKind",
     "UnknownPeer",
+    "View",
     "WouldBlock",
     "__version__",
 ]

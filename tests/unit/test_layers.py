@@ -27,7 +27,8 @@ ROWS = [
     {"wire"},
     {"node"},
     {"timing", "bulk"},
-    {"topics", "groups"},
+    {"topics"},
+    {"groups"},  # finds its members as buses find each other
     {"broker"},
     {"antiphon"},  # the package's own __init__, which re-exports what lies below
     {"testing"},

@@ -26,7 +26,7 @@ from typing import Protocol, Self
 
 from antiphon.errors import Closed, ConfigError
 
-__all__ = ["Finder", "Member", "OnChange", "ThreadedFinder"]
+__all__ = ["Finder", "OnChange", "ThreadedFinder"]
 
 log = logging.getLogger("antiphon.topics")
 
@@ -198,6 +198,19 @@ class ThreadedFinder(Finder):
     # --- Finder -----------------------------------------------------------------------------
 
     def start(self, me: Member, on_change: OnChange) -> None:
+        self._begin(me, on_change, threaded=True)
+
+    def start_polled(self, me: Member, on_change: OnChange) -> None:
+        """As `start`, without a thread: whoever calls `poll`, often, is it. Calls back from there."""
+        self._begin(me, on_change, threaded=False)
+
+    def poll(self) -> None:
+        """One turn. Never waits. Nothing after close."""
+        if self._state == "running" and self._process == os.getpid():
+            self._tell_when_due()
+            self._turn(time.monotonic())
+
+    def _begin(self, me: Member, on_change: OnChange, threaded: bool) -> None:
         self._check_process()
         _check_member(me)
         with self._lock:
@@ -211,9 +224,12 @@ class ThreadedFinder(Finder):
                 self._me, self._on_change = me, on_change
                 self._tell_at = self._tell(me)
                 self._told = time.monotonic()
-                self._thread = threading.Thread(target=self._run, name="ap-finder", daemon=True)
                 self._state = "running"
-                self._thread.start()
+                if threaded:
+                    self._thread = threading.Thread(
+                        target=self._run, name="ap-finder", daemon=True
+                    )
+                    self._thread.start()
             except BaseException:
                 self._state = "closed"
                 self._thread = None
@@ -251,7 +267,7 @@ class ThreadedFinder(Finder):
                 try:
                     self._leave()
                 finally:
-                    if before == "running":
+                    if before == "running" and thread is not None:
                         self._poke()
                     else:
                         self._drop()

@@ -1,0 +1,120 @@
+// Messages and views of one group to its handlers: one ordered task.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "bindings/python.hpp"
+#include "groups/outgoing.hpp"
+
+namespace antiphon::python {
+
+// A member as whoever delivers has to know it.
+struct Admitted {
+    groups::Route route;  // to its acknowledgements
+    Reference object;     // what handlers are given
+};
+
+class Delivery : public Task {
+   public:
+    Delivery(std::shared_ptr<Node> node, std::uint64_t most_bytes, Reference on_error);
+    ~Delivery() override;
+
+    // Before anything can come.
+    void start(std::shared_ptr<Registration> registration, std::shared_ptr<groups::Outgoing> all);
+    // With the interpreter's lock:
+    void set_handler(Reference handler) { handler_ = std::move(handler); }
+    // This member, from now on; what is sent to it waits for the first view with it.
+    void expect(std::uint64_t self) { expected_self_.store(self, std::memory_order_seq_cst); }
+    // From this point on those are the members; then `call` is called, without arguments.
+    void install(std::uint64_t self, std::vector<Admitted> members, Reference call);
+    void pause(bool paused);
+    void tick();
+    void drop();  // it will not run again
+
+    bool run_slice(Nanos until) override;
+    std::uint64_t handled() const override { return delivered_.load(std::memory_order_relaxed); }
+
+    struct Counts {
+        std::uint64_t delivered, bytes, failed, duplicates, gaps, malformed, strangers, acknowledgements, early;
+    };
+    Counts counts() const;
+    // When something last came from there, on the clock of the core; 0: never.
+    std::map<std::uint64_t, Nanos> heard();
+
+   private:
+    struct Sender {
+        Sender(std::uint64_t member_, std::uint16_t node_, Peer* peer_, OutFlow* flow_, Reference object_,
+               std::uint64_t most_bytes)
+            : member(member_),
+              node(node_),
+              peer(peer_),
+              flow(flow_),
+              object(std::move(object_)),
+              lanes{window::ReceiveWindow(most_bytes), window::ReceiveWindow(most_bytes)} {}
+        const std::uint64_t member;
+        const std::uint16_t node;
+        Peer* const peer;  // null: its node is not known
+        OutFlow* const flow;
+        Reference object;
+        std::array<window::ReceiveWindow, groups::kLanes> lanes;
+        std::array<std::uint64_t, groups::kLanes> unacknowledged{};
+        std::array<bool, groups::kLanes> due{};
+    };
+    struct Item {
+        std::uint64_t self;
+        std::vector<Admitted> members;
+        Reference call;
+    };
+
+    bool has_work();
+    void apply(Item item);
+    bool next_run();
+    void begin_run();
+    void deliver_run(PyObject* handler, Nanos until);
+    void deliver_own(PyObject* handler, Nanos until);
+    void call(PyObject* handler, PyObject* member, std::string_view message);
+    void report();
+    void acknowledge(Sender& sender, std::uint32_t lane, bool resume);
+    void end_run();
+    void expire();
+
+    std::shared_ptr<Node> node_;
+    const std::uint64_t most_bytes_;
+    std::shared_ptr<Registration> registration_;
+    std::shared_ptr<groups::Outgoing> all_;
+    // With the interpreter's lock:
+    Reference handler_, on_error_;
+    std::mutex mutex_;  // of items_ and heard_
+    std::deque<Item> items_;
+    std::map<std::uint64_t, Nanos> heard_;
+    std::atomic<bool> has_items_{false};  // written with the mutex; a hint for whoever looks without
+    // Written by anybody, read in slices; a change is followed by a notice.
+    std::atomic<bool> paused_{false}, ticked_{false};
+    std::atomic<std::uint64_t> expected_self_{0};
+
+    // Of the thread that runs the task:
+    TaskQueue::Slice slice_;
+    std::uint64_t self_ = 0;
+    std::map<std::uint64_t, std::unique_ptr<Sender>> senders_;
+    std::deque<Run> early_, again_;  // of members that no view has named yet; and those to be looked at again
+    Run run_;
+    RunCursor cursor_;
+    bool begun_ = false, popped_ = false;
+    Sender* sender_ = nullptr;  // of the run that was begun
+    std::uint32_t lane_ = 0;
+    std::uint32_t acknowledge_every_ = 1;
+    std::vector<std::string_view> own_;
+    std::vector<std::string> wrapped_;
+    std::unique_ptr<window::ReceiveWindow> own_parts_;
+    // Written by that thread, read by anybody.
+    std::atomic<std::uint64_t> delivered_{0}, bytes_{0}, failed_{0}, duplicates_{0}, gaps_{0}, malformed_{0},
+        strangers_{0}, acknowledgements_{0}, early_count_{0};
+};
+
+}  // namespace antiphon::python

@@ -1,0 +1,68 @@
+// The native half of antiphon.Group: lanes, acknowledgements and delivery of one group on a node.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "bindings/delivery.hpp"
+#include "groups/acknowledging.hpp"
+
+namespace antiphon::python {
+
+class GroupCore {
+   public:
+    struct Options {
+        std::size_t window_bytes, window_messages;  // of what is sent to all
+        std::size_t unicast_bytes;                  // of what is sent to one
+        std::uint64_t capacity;
+        std::uint64_t max_message_bytes;
+    };
+    struct Member {
+        groups::Route data, acknowledgements;
+        Reference object;
+    };
+    GroupCore(std::shared_ptr<Node> node, Options options, Reference on_error);
+    ~GroupCore();
+
+    // With the interpreter's lock, which the first and the last let go to wait.
+    // None, or null with an exception set. `to`: a member, 0: all. A negative timeout: the node's.
+    PyObject* send(PyObject* data, std::uint64_t to, double timeout);
+    bool try_send(PyObject* data, std::uint64_t to);  // false too with an exception set
+    void set_handler(Reference handler) { delivery_->set_handler(std::move(handler)); }
+    void expect(std::uint64_t self) { delivery_->expect(self); }
+    // The members of a view, this one among them; `call` is called where the view stands among the messages.
+    void install(std::uint64_t self, std::vector<Member> members, Reference call);
+    // Nobody gets anything any more; sends wait for the next view.
+    void leave();
+    void pause(bool paused) { delivery_->pause(paused); }
+    void tick();
+    bool settle(double timeout);  // false too with an exception set
+    bool close(double patience);
+
+    const Registration& data() const { return *data_; }
+    const Registration& acknowledgements() const { return *words_; }
+    Delivery& delivery() { return *delivery_; }
+    groups::Outgoing& all() { return *all_; }
+    std::shared_ptr<Node> node() { return node_; }
+    std::map<std::uint64_t, groups::Outgoing::Counts> singles();
+
+   private:
+    // Those to one member, and how often they were made for others before.
+    std::shared_ptr<groups::Outgoing> single(std::uint64_t member);
+    void acknowledged(std::uint16_t node, const groups::Acknowledgement& word);
+
+    std::shared_ptr<Node> node_;
+    const Options options_;
+    std::shared_ptr<Registration> data_, words_;
+    std::shared_ptr<Delivery> delivery_;
+    std::shared_ptr<groups::Outgoing> all_;
+    std::shared_ptr<groups::AcknowledgementTask> task_;
+    std::mutex mutex_;  // of singles_ and routes_; held for moments, inside no other
+    std::map<std::uint64_t, std::shared_ptr<groups::Outgoing>> singles_;
+    std::map<std::uint64_t, groups::Route> routes_;
+    std::uint64_t self_ = 0;
+    bool closed_ = false;
+};
+
+}  // namespace antiphon::python

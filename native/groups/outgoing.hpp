@@ -1,0 +1,110 @@
+// A lane over nodes: takes messages from any thread, and sends every member what it has credit for.
+//
+// Whoever sends writes into the window, and from there into the rings of the members, as far as they go.
+// A member without credit, room or connection is passed over and holds up nobody else; it is watched, and
+// a scheduler thread goes on when something has changed. So no thread waits for a member, only senders for
+// the window, and a batch lies in memory once for all of them.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "groups/wire.hpp"
+#include "node/node.hpp"
+#include "window/lane.hpp"
+#include "window/receive_window.hpp"
+
+namespace antiphon::groups {
+
+// A member as a sender has to know it.
+struct Route {
+    std::uint64_t member;
+    std::uint16_t node;
+    std::uint64_t incarnation;  // of the node
+    std::uint32_t flow, least_charge;
+};
+
+class Outgoing : public Task, public PeerWatcher, public std::enable_shared_from_this<Outgoing> {
+   public:
+    // No message is larger in the window: larger ones go in parts. A frame with one of them must fit into a
+    // quarter of the smallest window that a member gets from a crowded node.
+    static constexpr std::size_t kPartBytes = 16 << 10;
+
+    // `deliver`: notified of messages that this member gets itself; null where it does not. It outlives this.
+    Outgoing(Node& node, LaneKind kind, std::size_t bytes, std::size_t messages, Task* deliver)
+        : node_(node), kind_(kind), lane_(bytes, messages), deliver_(deliver) {
+        if (deliver_ != nullptr) lane_.deliver_here(true);
+    }
+
+    enum class Put : std::uint8_t { put, full, busy };
+    // Never blocks. `busy`: another thread is at it.
+    Put try_put(std::string_view message);
+    // May block: until all of it is in the window. `timeout`, `closed` or `interrupted` otherwise.
+    Outcome put(std::string_view message, Nanos deadline, const Interrupted* interrupted);
+
+    // Who we are now, and whether anything can be sent: sends wait while it cannot.
+    void open(std::uint64_t self);
+    void shut();
+    void close();  // for good: whoever waits wakes
+    void add(const Route& route);
+    void remove(std::uint64_t member);
+    void remove_all();
+    // From the node of that member, or it does not count.
+    void acknowledged(std::uint16_t node, const Acknowledgement& word);
+    // From time to time: what could not go is tried again, and whoever is silent is asked.
+    void tick();
+    // May block: until everybody has everything, or the deadline.
+    bool settle(Nanos deadline, const Interrupted* interrupted);
+
+    // Own messages, for the one thread that delivers them: fills `raw` with up to `most` of them, which stay
+    // where they are until `delivered`. What wraps around is copied into `wrapped`.
+    std::uint64_t own(std::vector<std::string_view>& raw, std::vector<std::string>& wrapped, std::size_t most);
+    bool has_own();
+    void delivered(std::uint64_t upto);
+
+    bool run_slice(Nanos until) override;
+    void peer_changed() override { node_.scheduler().notify(*this); }
+
+    struct Counts {
+        std::uint64_t sent, bytes, repeated, waits, batches, used, capacity, receivers, messages, probes;
+    };
+    Counts counts();
+    bool large(std::size_t size) const { return size > kPartBytes; }
+
+   private:
+    struct Target {
+        Peer& peer;
+        OutFlow& flow;
+        std::uint64_t incarnation;
+        std::uint16_t node;
+    };
+    // All with the mutex.
+    bool push(std::string_view head, std::string_view body, bool reserved = false);
+    bool pump();  // false: somebody is behind, and watched
+    bool pump_one(std::uint64_t member, Target& target, window::Lane::Receiver& receiver);
+    Attempt send_batch(std::uint64_t member, Target& target, window::Lane::Receiver& receiver, std::uint64_t end,
+                       std::size_t& taken);
+    void made_room();
+    Outcome wait_for_room(std::unique_lock<std::mutex>& lock, std::size_t bytes, Nanos deadline,
+                          const Interrupted* interrupted);
+
+    Node& node_;
+    const LaneKind kind_;
+    std::mutex mutex_;
+    std::condition_variable room_;
+    int waiting_ = 0;
+    window::Lane lane_;
+    Task* const deliver_;
+    std::map<std::uint64_t, Target> targets_;
+    std::vector<std::uint32_t> lengths_;
+    std::uint64_t self_ = 0;
+    bool open_ = false, closed_ = false;
+    std::uint32_t streams_ = 0;
+    std::uint64_t sent_ = 0, bytes_ = 0, waits_ = 0, batches_ = 0, probes_ = 0;
+};
+
+}  // namespace antiphon::groups

@@ -1,0 +1,205 @@
+"""The settings of a group, and what the named stacks are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
+
+from antiphon import settings
+from antiphon.errors import ConfigError
+from antiphon.groups.layers.discovery import Discovery
+from antiphon.groups.layers.failure import FailureDetection
+from antiphon.groups.layers.fifo import Fifo
+from antiphon.groups.layers.fragmentation import Fragmentation
+from antiphon.groups.layers.membership import Membership
+from antiphon.groups.layers.tcp import Tcp
+from antiphon.groups.protocol import Layer, check
+
+__all__ = ["GroupConfig"]
+
+_SECONDS: Final = (
+    "heartbeat",
+    "failure_timeout",
+    "verify_timeout",
+    "discovery_timeout",
+    "join_timeout",
+    "leave_timeout",
+    "merge_interval",
+)
+_NOT_YET: Final = ("udp", "udp-flow", "udp-fc", "paper-udp", "paper-udp-flow", "paper-udp-fc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig:
+    """Settings of one group, checked when made; raises `ConfigError` that says what is allowed.
+
+    `GroupConfig.load` also looks at ``ANTIPHON_GROUP_*`` and at ``[group]`` in ``antiphon.toml``; a
+    group that is given no configuration uses that. All members should have the same.
+    """
+
+    heartbeat: float = 0.5
+    """Seconds between two signs of life to every other member."""
+
+    failure_timeout: float = 3.0
+    """Seconds of silence after which a member is asked whether it is there. A lost connection
+    raises the question at once."""
+
+    verify_timeout: float = 0.5
+    """Seconds that it has to answer before it is suspected."""
+
+    detector: str = "fixed"
+    """``fixed``: silence of ``failure_timeout``; ``phi``: also silence that is improbable, going by
+    the member's own rhythm."""
+
+    discovery_timeout: float = 1.0
+    """Seconds that others that do not answer are waited for before a member is a group alone."""
+
+    join_timeout: float = 3.0
+    """Seconds that a coordinator has to take a member in before another way is looked for."""
+
+    leave_timeout: float = 2.0
+    """Seconds that a member waits to be let go; then it goes all the same."""
+
+    merge_interval: float = 1.0
+    """Seconds between two looks for other coordinators of the same group."""
+
+    primary: bool = False
+    """Whether after a partition only the side with the majority may send; the other gets
+    `NotPrimary` and views that are not ``primary``."""
+
+    window_bytes: int = 4 << 20
+    """How much a member may have sent to all that somebody does not have yet."""
+
+    unicast_bytes: int = 1 << 20
+    """The same for what was sent to one member alone."""
+
+    capacity: int = 65536
+    """Messages that may wait at a member; beyond it those who send to it wait."""
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Arguments, then ``ANTIPHON_GROUP_*``, then ``[group]`` in antiphon.toml, then defaults."""
+        return settings.load(cls, "group", overrides)
+
+    def __post_init__(self) -> None:
+        for name in _SECONDS:
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value) or not 0.01 <= value <= 3600:
+                raise ConfigError(
+                    f"{name} is {value!r}; it must be a number of seconds from 0.01 to 3600",
+                    setting=name,
+                    value=value,
+                )
+        if self.failure_timeout <= self.heartbeat:
+            raise ConfigError(
+                f"failure_timeout is {self.failure_timeout!r}; it must be longer than heartbeat "
+                f"({self.heartbeat!r})",
+                setting="failure_timeout",
+                value=self.failure_timeout,
+            )
+        if not isinstance(self.primary, bool):
+            raise ConfigError("primary is True or False", setting="primary", value=self.primary)
+        for name, low, high in (
+            ("window_bytes", 1 << 16, 1 << 30),
+            ("unicast_bytes", 1 << 16, 1 << 30),
+            ("capacity", 16, 1 << 24),
+        ):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not low <= value <= high:
+                raise ConfigError(
+                    f"{name} is {value!r}; it must be a whole number from {low} to {high}",
+                    setting=name,
+                    value=value,
+                )
+        FailureDetection(detector=self.detector)
+
+
+def _tcp(config: GroupConfig) -> list[Layer]:
+    return [
+        Tcp(),
+        Discovery(),
+        FailureDetection(
+            heartbeat=config.heartbeat,
+            timeout=config.failure_timeout,
+            verify=config.verify_timeout,
+            detector=config.detector,
+        ),
+        Membership(
+            discovery=config.discovery_timeout,
+            join=config.join_timeout,
+            leave=config.leave_timeout,
+            merge=config.merge_interval,
+            primary=config.primary,
+        ),
+        Fifo(window_bytes=config.window_bytes, unicast_bytes=config.unicast_bytes),
+        Fragmentation(),
+    ]
+
+
+PAPER_TCP: Final = {
+    "heartbeat": 2.5,
+    "failure_timeout": 5.0,
+    "verify_timeout": 1.5,
+    "discovery_timeout": 3.0,
+    "join_timeout": 3.0,
+    "merge_interval": 10.0,
+}
+"""What the stack of the measurements of 2004 had, as far as it has a counterpart here."""
+
+STACKS: Final[dict[str, Callable[[GroupConfig], list[Layer]]]] = {"tcp": _tcp, "paper-tcp": _tcp}
+
+
+def make_stack(
+    stack: object, config: GroupConfig | None
+) -> tuple[tuple[Layer, ...], GroupConfig, str]:
+    """The layers, the settings that hold, and a name. Raises `ConfigError`."""
+    if isinstance(stack, str):
+        if stack in _NOT_YET:
+            raise ConfigError(
+                f"stack {stack!r}: there is no UDP transport yet; use 'tcp'",
+                setting="stack",
+                value=stack,
+            )
+        if stack not in STACKS:
+            raise ConfigError(
+                f"stack {stack!r}: one of {', '.join(sorted(STACKS))}, or a list of layers",
+                setting="stack",
+                value=stack,
+            )
+        if stack == "paper-tcp":
+            given = GroupConfig() if config is None else config
+            clash = [name for name in PAPER_TCP if getattr(given, name) != _default(name)]
+            if clash:
+                raise ConfigError(
+                    f"stack 'paper-tcp' sets {', '.join(clash)} itself; take 'tcp' to choose",
+                    setting=clash[0],
+                )
+            used = GroupConfig(**{**_as_dict(given), **PAPER_TCP})
+        else:
+            used = GroupConfig.load() if config is None else config
+        return tuple(STACKS[stack](used)), used, stack
+    if isinstance(stack, Sequence):
+        check(stack)
+        if config is not None:
+            raise ConfigError(
+                "config= goes with a stack that has a name; layers are given their own settings",
+                setting="config",
+            )
+        return tuple(stack), GroupConfig(), "own"
+    raise ConfigError(
+        f"stack {stack!r}: give a name, such as 'tcp', or a list of layers",
+        setting="stack",
+        value=stack,
+    )
+
+
+def _default(name: str) -> object:
+    return next(field.default for field in fields(GroupConfig) if field.name == name)
+
+
+def _as_dict(config: GroupConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in fields(config)}

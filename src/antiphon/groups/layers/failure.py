@@ -1,0 +1,207 @@
+"""Failure detection: who is not heard is asked, and suspected if it does not answer.
+
+Any message of a member counts as a sign of life, and so does data. Members that have nothing to say
+send a heartbeat. Silence for too long, or a lost connection, only raises the question; a member that
+answers it is left alone, whatever its connection looked like.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from antiphon.errors import ConfigError
+from antiphon.groups.messages import AreYouThere, Heartbeat, IAm
+from antiphon.groups.protocol import (
+    Disconnected,
+    Signal,
+    Heard,
+    Installed,
+    Layer,
+    Received,
+    Reset,
+    Suspect,
+    Trust,
+    Verify,
+)
+from antiphon.groups.view import Member, Record
+
+__all__ = ["FailureDetection"]
+
+_SAMPLES = 100
+_LATE = 0.5  # of the time-out: so late, and it is we who were away
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of one member's signs of life."""
+
+    member: Member
+    last: float
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    asked: float | None = None
+    suspected: bool = False
+
+
+class FailureDetection(Layer):
+    """``fixed``: silence of ``timeout`` seconds; ``phi``: silence that is improbable, going by the
+    member's own rhythm, at ``threshold`` (8: one error in 10**8), and at most ``timeout``."""
+
+    name = "failure-detection"
+
+    def __init__(
+        self,
+        *,
+        heartbeat: float = 0.5,
+        timeout: float = 3.0,
+        verify: float = 0.5,
+        detector: str = "fixed",
+        threshold: float = 8.0,
+    ) -> None:
+        if detector not in ("fixed", "phi"):
+            raise ConfigError(
+                f"detector is {detector!r}; it must be 'fixed' or 'phi'",
+                setting="detector",
+                value=detector,
+            )
+        self.heartbeat = heartbeat
+        self.timeout = timeout
+        self.verify = verify
+        self.detector = detector
+        self.threshold = threshold
+        self._watched: dict[int, _Watched] = {}
+        self._nodes: dict[int, int] = {}
+        self._me: Member | None = None
+        self._record: Record | None = None
+        self._next_beat = 0.0
+        self._last_tick: float | None = None
+        self._counts = {"heartbeats": 0, "questions": 0, "suspected": 0, "cleared": 0}
+
+    # --- what comes -------------------------------------------------------------------------
+
+    def up(self, event: Signal, now: float) -> None:
+        """Everything that comes from a member is a sign of its life."""
+        if isinstance(event, Received):
+            life = self._nodes.get(event.node)
+            message = event.message
+            if isinstance(message, AreYouThere):
+                # The old life of a node that has begun another does not answer for it.
+                if self._me is not None and message.life == self._me.life:
+                    self.send_to_node(event, IAm(message.life), now)
+                return
+            if isinstance(message, IAm | Heartbeat) and message.life != life:
+                life = None
+            if life is not None:
+                self._heard(life, now, now)
+            if isinstance(message, IAm):
+                return
+        elif isinstance(event, Heard):
+            self._heard(event.life, event.when, now)
+            return
+        elif isinstance(event, Disconnected):
+            life = self._nodes.get(event.node)
+            if life is not None:
+                self._ask(self._watched[life], now)
+        self.pass_up(event, now)
+
+    def send_to_node(self, event: Received, message: IAm, now: float) -> None:
+        """Back to where it came from."""
+        life = self._nodes.get(event.node)
+        if life is not None:
+            self.send(self._watched[life].member, message, now)
+
+    def down(self, event: Signal, now: float) -> None:
+        """Views say who is watched."""
+        if isinstance(event, Installed):
+            self._me, self._record = event.me, event.record
+            others = [one for one in event.record.members if one.life != event.me.life]
+            self._watched = {
+                one.life: self._watched.get(one.life) or _Watched(one, now) for one in others
+            }
+            self._nodes = {one.id: one.life for one in others}
+            self._beat(now)
+        elif isinstance(event, Reset):
+            self._me, self._record = event.me, None
+            self._watched, self._nodes = {}, {}
+        elif isinstance(event, Verify):
+            one = self._watched.get(event.life)
+            if one is not None:
+                self._ask(one, now)
+            return
+        self.pass_down(event, now)
+
+    def _heard(self, life: int, when: float, now: float) -> None:
+        one = self._watched.get(life)
+        if one is None or when <= one.last:
+            return
+        one.gaps.append(when - one.last)
+        one.last = when
+        if one.asked is not None and when < one.asked:
+            return  # it came before the question was put
+        one.asked = None
+        if one.suspected:
+            one.suspected = False
+            self._counts["cleared"] += 1
+            self.pass_up(Trust(life), now)
+
+    # --- what goes --------------------------------------------------------------------------
+
+    def _beat(self, now: float) -> None:
+        if self._me is None or self._record is None:
+            return
+        self._next_beat = now + self.heartbeat
+        beat = Heartbeat(
+            self._me.life, self._record.id, self._record.founded, self._record.coordinator.life
+        )
+        for one in self._watched.values():
+            self._counts["heartbeats"] += 1
+            self.send(one.member, beat, now)
+
+    def _ask(self, one: _Watched, now: float) -> None:
+        if one.asked is None:
+            one.asked = now
+            self._counts["questions"] += 1
+            self.send(one.member, AreYouThere(one.member.life), now)
+
+    def tick(self, now: float) -> None:
+        """Beats, questions, and suspicions of those who do not answer."""
+        away = now - self._last_tick if self._last_tick is not None else 0.0
+        self._last_tick = now
+        if away > self.timeout * _LATE:
+            # Nobody was silent: nobody listened. All begin anew.
+            for one in self._watched.values():
+                one.last = max(one.last, now - self.heartbeat)
+                one.asked = None
+        if now >= self._next_beat:
+            self._beat(now)
+        for one in list(self._watched.values()):
+            if one.asked is None and self._silent(one, now):
+                self._ask(one, now)
+            elif one.asked is not None and now - one.asked >= self.verify:
+                if not one.suspected:
+                    self._counts["suspected"] += 1
+                one.suspected = True
+                one.asked = None
+                self._ask(one, now)  # it may still answer
+                self.pass_up(Suspect(one.member.life), now)
+
+    def _silent(self, one: _Watched, now: float) -> bool:
+        quiet = now - one.last
+        if self.detector == "fixed" or len(one.gaps) < 10:
+            return quiet > self.timeout
+        return quiet > self.timeout or self.phi(one.gaps, quiet) > self.threshold
+
+    def phi(self, gaps: deque[float], quiet: float) -> float:
+        """How improbable it is that one with such gaps between its signs is silent so long."""
+        mean = sum(gaps) / len(gaps)
+        variance = sum((gap - mean) ** 2 for gap in gaps) / len(gaps)
+        # A rhythm can look steadier than any network is; and beats come at least so often.
+        deviation = max(math.sqrt(variance), self.heartbeat / 4)
+        mean = max(mean, self.heartbeat)
+        tail = 0.5 * math.erfc((quiet - mean) / (deviation * math.sqrt(2)))
+        return -math.log10(tail) if tail > 0 else math.inf
+
+    def statistics(self) -> dict[str, float]:
+        """``heartbeats``, ``questions``, ``suspected`` and of those ``cleared`` again."""
+        return dict(self._counts)

@@ -1,0 +1,89 @@
+"""Where the groups of one node hear each other: one registration for all of them.
+
+Receives what other nodes say about membership; hands it to the group that it names.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from antiphon._core import Handle
+from antiphon.errors import ConfigError
+from antiphon.groups.messages import decode
+from antiphon.node import Node
+
+if TYPE_CHECKING:
+    from antiphon.groups.group import Group
+
+__all__ = ["KIND", "Port", "port_of"]
+
+log = logging.getLogger("antiphon.groups")
+
+KIND: Final = 35
+_CAPACITY = 4096
+
+
+class Port:
+    """The groups of a node, by name."""
+
+    def __init__(self, node: Node) -> None:
+        self._lock = threading.Lock()
+        self._groups: dict[str, Group] = {}
+        handle = node._on(KIND, self._heard, None, _log_failure, False, 1, _CAPACITY, "block")
+        assert handle is not None, "only a port registers this kind"
+        self._handle: Handle = handle
+        node.on_disconnected(self._lost)
+
+    def add(self, group: Group) -> None:
+        """Raises `ConfigError` where the node has that group already."""
+        with self._lock:
+            if group.name in self._groups:
+                raise ConfigError(
+                    f"this node is in group {group.name!r} already; share that Group, or give the "
+                    "other one a node of its own",
+                    setting="name",
+                    value=group.name,
+                )
+            self._groups[group.name] = group
+
+    def remove(self, group: Group) -> None:
+        """It hears nothing any more."""
+        with self._lock:
+            if self._groups.get(group.name) is group:
+                del self._groups[group.name]
+
+    def _heard(self, source: int, data: bytes) -> None:
+        try:
+            name, message = decode(data)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            log.warning("node %d said something about a group that is nothing: %s", source, error)
+            return
+        group = self._groups.get(name)
+        if group is not None:
+            group._heard(source, message)
+
+    def _lost(self, node: int, reason: str) -> None:
+        for group in list(self._groups.values()):
+            group._lost(node)
+
+
+_ports: weakref.WeakKeyDictionary[Node, Port] = weakref.WeakKeyDictionary()
+_ports_lock = threading.Lock()
+
+
+def port_of(node: Node) -> Port:
+    """The one of that node, which is made for the first group."""
+    with _ports_lock:
+        port = _ports.get(node)
+        if port is None:
+            port = _ports[node] = Port(node)
+        return port
+
+
+def _log_failure(kind: int, source: int, error: BaseException) -> None:
+    log.error("a group failed on what node %d said", source, exc_info=error)
