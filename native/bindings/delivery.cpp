@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 namespace antiphon::python {
 
@@ -81,7 +82,11 @@ bool Delivery::has_work() {
 
 bool Delivery::run_slice(Nanos until) {
     if (!has_work()) return false;
+    // A thread that sends holds the interpreter's lock for milliseconds at a time. Acknowledgements and room
+    // in the window, for which it will wait next, are not to wait behind this.
+    std::optional<Scheduler::Blocked> waiting(std::in_place);
     Entered entered;
+    waiting.reset();
     for (;;) {
         for (;;) {
             Item item;
