@@ -14,6 +14,7 @@ Receives the group's node; hands it `Contact` objects.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -48,6 +49,7 @@ _IDENTIFY = 2.0
 _LOOK_UP = 10.0
 _FILE_AGE = 30.0
 _WRITE_EVERY = 5.0
+_LONG, _SHORT = 32, 20
 
 
 class _Way(Protocol):
@@ -262,9 +264,7 @@ def find_by(
         for text in texts:
             scheme = text.partition("://")[0]
             if scheme in ("local", "mcast"):
-                name = text
-                if text in ("local://", "local:"):
-                    name = f"local://group-{re.sub(r'[^A-Za-z0-9._-]', '_', group)}"[:64]
+                name = _own_channel(text, group) if scheme == "local" else text
                 channel = open_channel(name, BusConfig.load(), node, secret, tls, node_config)
                 ways.append(_Channelled(channel))
                 make = make or channel.make_node
@@ -290,6 +290,14 @@ def find_by(
         for way in ways:
             way.close()
         raise
+
+
+def _own_channel(text: str, group: str) -> str:
+    """Every group has a directory of its own: one node may be in several of them."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", group)
+    if safe != group or len(safe) > _LONG:
+        safe = f"{safe[:_SHORT]}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
+    return f"local://{text.removeprefix('local://') or 'group'}-{safe}"
 
 
 def _names(text: str) -> _Names:

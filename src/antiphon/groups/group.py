@@ -111,6 +111,8 @@ class Group(Owner):
         self.name = name
         """The group's name: whoever gives the same is in it."""
         layers, self.config, self._stack_name = make_stack(stack, config)
+        if node is not None:
+            port_of(node).check(name)
         self._finding = find_by(discover, name, node, secret, tls, node_config)
         self.node = self._finding.node
         self._lock = threading.RLock()

@@ -39,16 +39,20 @@ class Port:
         self._handle: Handle = handle
         node.on_disconnected(self._lost)
 
-    def add(self, group: Group) -> None:
+    def check(self, name: str) -> None:
         """Raises `ConfigError` where the node has that group already."""
+        if name in self._groups:
+            raise ConfigError(
+                f"this node is in group {name!r} already; share that Group, or give the other one a "
+                "node of its own",
+                setting="name",
+                value=name,
+            )
+
+    def add(self, group: Group) -> None:
+        """It hears from now on. Raises as `check`."""
         with self._lock:
-            if group.name in self._groups:
-                raise ConfigError(
-                    f"this node is in group {group.name!r} already; share that Group, or give the "
-                    "other one a node of its own",
-                    setting="name",
-                    value=group.name,
-                )
+            self.check(group.name)
             self._groups[group.name] = group
 
     def remove(self, group: Group) -> None:

@@ -1,0 +1,616 @@
+"""Groups whose members are in one process, over real nodes: messages, views, windows, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count as numbers
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon import (
+    Closed,
+    ConfigError,
+    Group,
+    GroupConfig,
+    Member,
+    MessageTooLarge,
+    Node,
+    NodeConfig,
+    NotPrimary,
+    PeerUnreachable,
+    QueueFull,
+    SendTimeout,
+    View,
+    WouldBlock,
+)
+from antiphon.groups.layers import (
+    Delay,
+    Discovery,
+    Drop,
+    Duplicate,
+    FailureDetection,
+    Fifo,
+    Fragmentation,
+    Membership,
+    Partition,
+    Tcp,
+)
+from antiphon.groups.protocol import Layer
+from antiphon.testing import Collected, eventually
+
+pytestmark = pytest.mark.timeout(60)
+
+_names = numbers(1)
+
+
+class Party:
+    """Members of one group, each with what came to it."""
+
+    def __init__(self, stack: ExitStack, name: str) -> None:
+        self._stack = stack
+        self.name = name
+        self.groups: list[Group] = []
+        self.came: list[Collected[tuple[str, bytes]]] = []
+
+    def join(self, handler: Any = None, **options: Any) -> Group:
+        group = Group(self.name, member_name=f"m{len(self.groups)}", **options)
+        came: Collected[tuple[str, bytes]] = Collected()
+        group.on_message(handler or (lambda source, data: came.add((source.name, data))))
+        self._stack.enter_context(group)
+        self.groups.append(group)
+        self.came.append(came)
+        return group
+
+    def all_see(self, size: int) -> None:
+        eventually(lambda: all(len(group.members) == size for group in self.groups), 20)
+
+
+@pytest.fixture
+def party() -> Iterator[Party]:
+    with ExitStack() as stack:
+        yield Party(stack, f"test-{next(_names)}-{time.monotonic_ns()}")
+
+
+def test_one_alone_has_a_view_and_hears_itself(party: Party) -> None:
+    group = party.join()
+    assert group.view.id == 1
+    assert group.members == (group.me,)
+    assert group.view.coordinator == group.me
+    assert group.view.primary
+    group.send(b"to all")
+    assert party.came[0].first(1) == [("m0", b"to all")]
+
+
+def test_all_get_what_one_sends_in_its_order(party: Party) -> None:
+    groups = [party.join() for _ in range(3)]
+    party.all_see(3)
+    for number in range(500):
+        for group in groups:
+            group.send(str(number).encode())
+    for came in party.came:
+        got = came.first(1500)
+        for name in ("m0", "m1", "m2"):
+            assert [int(data) for source, data in got if source == name] == list(range(500))
+
+
+def test_a_member_has_id_name_and_address(party: Party) -> None:
+    group = party.join()
+    (member,) = group.members
+    assert isinstance(member, Member)
+    assert (member.id, member.name) == (group.node.id, "m0")
+    assert member.address == group.node.address
+    assert "m0" in repr(member)
+
+
+def test_messages_to_one_reach_that_one_alone_in_order(party: Party) -> None:
+    a, b, _ = (party.join() for _ in range(3))
+    party.all_see(3)
+    for number in range(200):
+        a.send(str(number).encode(), to=b.me)
+    a.send(b"to myself", to=a.me)
+    assert [int(data) for _, data in party.came[1].first(200)] == list(range(200))
+    assert party.came[0].first(1) == [("m0", b"to myself")]
+    assert party.came[2].none_within(0.1)
+
+
+def test_views_come_in_one_order_with_messages(party: Party) -> None:
+    """The handlers of one member are never called at the same time."""
+    inside = threading.Lock()
+    views: list[View] = []
+    clashes: list[str] = []
+
+    def exclusively(what: str) -> None:
+        if not inside.acquire(blocking=False):
+            clashes.append(what)
+            return
+        time.sleep(0.0005)
+        inside.release()
+
+    first = Group(party.name, member_name="watcher")
+    first.on_message(lambda source, data: exclusively("message"))
+
+    @first.on_view
+    def seen(view: View) -> None:
+        exclusively("view")
+        views.append(view)
+
+    with first:
+        for _ in range(3):
+            other = party.join()
+            for _ in range(50):
+                other.send(b"x")
+        eventually(lambda: len(first.members) == 4)
+    assert not clashes
+    ids = [view.id for view in views]
+    assert ids == sorted(set(ids))
+    assert [member.name for view in views for member in view.joined][:2] == ["watcher", "m0"]
+
+
+def test_a_view_says_who_left(party: Party) -> None:
+    a = party.join()
+    views: Collected[View] = Collected()
+    a.on_view(views.add)
+    with Group(party.name, member_name="guest"):
+        eventually(lambda: len(a.members) == 2)
+    came, went = views.first(2)
+    assert [member.name for member in came.joined] == ["guest"]
+    assert [member.name for member in went.left] == ["guest"]
+    assert not went.crashed
+    assert went.reason == "guest left"
+
+
+@pytest.mark.parametrize("size", [0, 1, 16384, 16385, 100_000, 5_000_000])
+def test_messages_of_any_size(party: Party, size: int) -> None:
+    a, b = party.join(), party.join()
+    party.all_see(2)
+    data = bytes(range(256)) * (size // 256) + b"z" * (size % 256)
+    a.send(data)
+    b.send(memoryview(data), to=a.me)
+    assert party.came[1].first(1) == [("m0", data)]
+    assert sorted(party.came[0].first(2)) == sorted([("m0", data), ("m1", data)])
+
+
+def test_small_messages_pass_between_the_parts_of_a_large_one(party: Party) -> None:
+    config = GroupConfig(window_bytes=1 << 16)
+    a, _ = party.join(config=config), party.join(config=config)
+    party.all_see(2)
+    large = threading.Thread(target=a.send, args=(b"x" * 20_000_000,))
+    large.start()
+    sent = 0
+    while large.is_alive() and sent < 100_000:
+        a.send(b"small")
+        sent += 1
+    large.join()
+    assert sent > 5
+    sizes = [len(data) for _, data in party.came[1].first(sent + 1)]
+    assert 0 < sizes.index(20_000_000)
+
+
+def test_a_full_window_waits_refuses_or_gives_up(party: Party) -> None:
+    held = threading.Event()
+    config = GroupConfig(window_bytes=1 << 16)
+    a = party.join(config=config)
+    party.join(lambda source, data: held.wait(30), config=config)
+    party.all_see(2)
+    try:
+        # What is under way to the one that does not read is not stable, so the window fills.
+        with pytest.raises(QueueFull) as full:
+            while True:
+                a.send(b"x" * 1000, timeout=0)
+        assert 0 < full.value.pending <= full.value.capacity < 80_000
+        began = time.monotonic()
+        with pytest.raises(SendTimeout):
+            a.send(b"x" * 60_000, timeout=0.2)
+        assert 0.15 < time.monotonic() - began < 5
+        assert a.statistics().waits > 0
+        future = a.send_async(b"later" * 1000)
+        assert not future.done()
+    finally:
+        held.set()
+    future.result(20)
+    a.send(b"again")
+
+
+def test_a_blocked_sender_wakes_when_the_slow_member_goes(party: Party) -> None:
+    held = threading.Event()
+    config = GroupConfig(window_bytes=1 << 16)
+    a = party.join(config=config)
+    slow = Group(party.name, member_name="slow", config=config)
+    slow.on_message(lambda source, data: held.wait(30))
+    slow.start()
+    eventually(lambda: len(a.members) == 2)
+    sent = threading.Event()
+
+    def fill() -> None:
+        for _ in range(200):
+            a.send(b"x" * 1000, timeout=30)
+        sent.set()
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    eventually(lambda: a.statistics().waits > 0)
+    held.set()
+    slow.close(drain=0)
+    assert sent.wait(20)
+    thread.join()
+
+
+def test_a_blocked_sender_wakes_when_its_group_is_left(party: Party) -> None:
+    held = threading.Event()
+    config = GroupConfig(window_bytes=1 << 16)
+    b = Group(party.name, config=config)
+    b.on_message(lambda source, data: held.wait(30))
+    b.start()
+    a = Group(party.name, config=config)
+    a.on_message(lambda source, data: None)
+    a.start()
+    raised: list[BaseException] = []
+
+    def fill() -> None:
+        try:
+            while True:
+                a.send(b"x" * 1000, timeout=30)
+        except antiphon.AntiphonError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    eventually(lambda: a.statistics().waits > 0)
+    a.close(drain=0)
+    thread.join(20)
+    held.set()
+    b.close(drain=0)
+    assert isinstance(raised[0], Closed)
+
+
+def test_a_departed_member_cannot_be_sent_to(party: Party) -> None:
+    a = party.join()
+    with Group(party.name, member_name="guest") as guest:
+        eventually(lambda: len(a.members) == 2)
+        member = guest.me
+        a.send(b"hello", to=member)
+    eventually(lambda: len(a.members) == 1)
+    with pytest.raises(PeerUnreachable, match="not in the view"):
+        a.send(b"hello?", to=member)
+
+
+def test_a_handler_may_send(party: Party) -> None:
+    answered: Collected[bytes] = Collected()
+    a = Group(party.name, member_name="asker")
+    a.on_message(lambda source, data: answered.add(data) if data.startswith(b"re:") else None)
+    b = Group(party.name, member_name="answerer")
+
+    @b.on_message
+    def answer(source: Member, data: bytes) -> None:
+        if not data.startswith(b"re:"):
+            b.send(b"re: " + data)
+
+    with a, b:
+        eventually(lambda: len(a.members) == 2)
+        for number in range(300):
+            a.send(str(number).encode())
+        assert answered.first(300) == [b"re: %d" % number for number in range(300)]
+
+
+def test_a_handler_that_raises_is_counted_and_the_rest_comes(
+    party: Party, caplog: pytest.LogCaptureFixture
+) -> None:
+    came: Collected[bytes] = Collected()
+
+    def handler(source: Member, data: bytes) -> None:
+        came.add(data)
+        if data == b"bad":
+            raise ValueError("this one is bad")
+
+    group = party.join(handler)
+    for data in (b"one", b"bad", b"two"):
+        group.send(data)
+    assert came.first(3) == [b"one", b"bad", b"two"]
+    eventually(lambda: group.statistics().failed == 1)
+    assert "this one is bad" in caplog.text
+
+
+def test_messages_can_be_iterated(party: Party) -> None:
+    a, b = Group(party.name, member_name="a"), Group(party.name, member_name="b")
+    with a, b:
+        eventually(lambda: len(a.members) == 2)
+        reading = iter(b)  # from now on it is waited for
+        sending = threading.Thread(
+            target=lambda: [a.send(str(number).encode()) for number in range(20_000)]
+        )
+        sending.start()
+        assert [int(next(reading)[1]) for _ in range(20_000)] == list(range(20_000))
+        sending.join()
+        with pytest.raises(ConfigError, match="reader already"):
+            b.on_message(lambda source, data: None)
+
+
+def test_iteration_ends_with_the_group(party: Party) -> None:
+    group = Group(party.name)
+    group.start()
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.extend(data for _, data in group))
+    thread.start()
+    group.send(b"last")
+    eventually(lambda: got == [b"last"])
+    group.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_one_that_only_sends_holds_up_nobody(party: Party) -> None:
+    reader = party.join()
+    with Group(party.name, member_name="writer") as writer:
+        eventually(lambda: len(reader.members) == 2)
+        for _ in range(20_000):
+            reader.send(b"for whoever listens")
+        assert len(party.came[0].first(20_000, timeout=30)) == 20_000
+        eventually(lambda: writer.statistics().unread > 0)
+
+
+def test_coroutines_join_send_and_read(party: Party) -> None:
+    async def talk() -> list[bytes]:
+        async with Group(party.name) as group:
+            with pytest.raises(WouldBlock):
+                group.close()
+            for number in range(10):
+                await group.send_async(str(number).encode())
+            return [data async for (_, data), _ in _first(group, 10)]
+
+    async def _first(group: Group, most: int) -> Any:
+        number = 0
+        async for item in group:
+            yield item, number
+            number += 1
+            if number == most:
+                return
+
+    assert asyncio.run(talk()) == [b"%d" % number for number in range(10)]
+
+
+def test_what_was_sent_before_leaving_has_come(party: Party) -> None:
+    party.join()
+    with Group(party.name, member_name="guest") as guest:
+        eventually(lambda: len(party.groups[0].members) == 2)
+        for number in range(5000):
+            guest.send(str(number).encode())
+    # Nothing to wait for: they left when all had it.
+    assert [int(data) for _, data in party.came[0].items] == list(range(5000))
+
+
+def test_two_groups_on_one_node_do_not_hear_each_other(party: Party) -> None:
+    with Node() as node:
+        one = party.join(node=node)
+        came: Collected[bytes] = Collected()
+        with Group(f"{party.name}-other", node=node) as other:
+            other.on_message(lambda source, data: came.add(data))
+            one.send(b"one")
+            other.send(b"other")
+            assert came.first(1) == [b"other"]
+            assert party.came[0].first(1) == [("m0", b"one")]
+            with pytest.raises(ConfigError, match="in group .* already"):
+                Group(party.name, node=node).start()
+        one.close()
+
+
+def test_threads_do_not_grow_with_groups(party: Party) -> None:
+    with Node() as node, ExitStack() as stack:
+        stack.enter_context(Group(f"{party.name}-0", node=node))
+        before = _threads()
+        for number in range(1, 20):
+            stack.enter_context(Group(f"{party.name}-{number}", node=node))
+        # Waiting calls may have a spare of the scheduler's; nothing is per group.
+        assert _threads() <= before + 3
+
+
+def _threads() -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Threads"))
+
+
+def test_members_find_each_other_by_addresses(party: Party) -> None:
+    with Node() as first, Node() as second:
+        a = party.join(node=first, discover=[first.address])
+        b = party.join(node=second, discover=[first.address, "tcp://127.0.0.1:1"])
+        party.all_see(2)
+        assert a.view.coordinator == a.me
+        b.send(b"found")
+        assert party.came[0].first(1) == [("m1", b"found")]
+        b.close()
+        a.close()
+
+
+def test_members_find_each_other_by_a_directory(party: Party, tmp_path: Any) -> None:
+    for _ in range(2):
+        party.join(discover=f"file://{tmp_path}")
+    party.all_see(2)
+
+
+def test_members_find_each_other_by_several_ways_at_once(party: Party, tmp_path: Any) -> None:
+    party.join(discover=[f"file://{tmp_path}", "local://"])
+    party.join(discover="local://")
+    party.join(discover=[f"file://{tmp_path}"])
+    party.all_see(3)
+
+
+def test_a_secret_keeps_strangers_out(party: Party) -> None:
+    with Node(secret="ours" * 4) as inside, Node(secret="theirs" * 4) as outside:
+        member = party.join(node=inside, discover=[])
+        stranger = Group(
+            party.name,
+            node=outside,
+            discover=[inside.address],
+            config=GroupConfig(discovery_timeout=0.3),
+        )
+        stranger.on_message(lambda source, data: None)
+        with stranger:
+            member.send(b"for members")
+            stranger.send(b"let me in")
+            assert party.came[0].first(1) == [("m0", b"for members")]
+            assert len(member.members) == 1
+            assert len(stranger.members) == 1
+        member.close()
+
+
+def test_messages_over_tls(party: Party) -> None:
+    with Node(secret="shared" * 4) as one, Node(secret="shared" * 4) as two:
+        a = party.join(node=one, discover=[])
+        b = party.join(node=two, discover=[one.address])
+        party.all_see(2)
+        b.send(b"x" * 100_000)
+        assert party.came[0].first(1) == [("m1", b"x" * 100_000)]
+        b.close()
+        a.close()
+
+
+def test_control_that_is_lost_doubled_and_late_still_makes_one_group(party: Party) -> None:
+    def layers() -> list[Layer]:
+        faults: list[Layer] = [Drop(0.3), Duplicate(0.3), Delay(0.0, 0.1)]
+        return [
+            Tcp(), *faults, Discovery(), FailureDetection(), Membership(), Fifo(), Fragmentation()
+        ]
+
+    for _ in range(3):
+        party.join(stack=layers())
+    party.all_see(3)
+    party.groups[0].send(b"through")
+    for came in party.came:
+        assert came.first(1) == [("m0", b"through")]
+
+
+def test_one_that_was_put_out_joins_again_as_another(party: Party) -> None:
+    cut = Partition()
+
+    def layers(*more: Layer) -> list[Layer]:
+        quick = FailureDetection(heartbeat=0.1, timeout=0.5, verify=0.2)
+        member = Membership(merge=0.3)
+        return [Tcp(), *more, Discovery(), quick, member, Fifo(), Fragmentation()]
+
+    for _ in range(2):
+        party.join(stack=layers())
+    last = party.join(stack=layers(cut))
+    party.all_see(3)
+    before = last.me
+    cut.nodes = frozenset(group.node.id for group in party.groups[:2])
+    eventually(lambda: len(party.groups[0].members) == 2, 20)
+    cut.nodes = frozenset()
+    party.all_see(3)
+    assert last.me != before
+    last.send(b"back")
+    assert ("m2", b"back") in party.came[0].first(1)
+
+
+def test_a_minority_may_not_send(party: Party) -> None:
+    cut = Partition()
+
+    def layers(*more: Layer) -> list[Layer]:
+        quick = FailureDetection(heartbeat=0.1, timeout=0.5, verify=0.2)
+        member = Membership(merge=0.3, primary=True)
+        return [Tcp(), *more, Discovery(), quick, member, Fifo(), Fragmentation()]
+
+    for _ in range(2):
+        party.join(stack=layers())
+    last = party.join(stack=layers(cut))
+    party.all_see(3)
+    time.sleep(0.5)  # all have told each other of the view, by their heartbeats
+    cut.nodes = frozenset(group.node.id for group in party.groups[:2])
+    eventually(lambda: not last.view.primary, 20)
+    with pytest.raises(NotPrimary) as refused:
+        last.send(b"x")
+    assert refused.value.members == 1
+    party.groups[0].send(b"the majority goes on")
+    cut.nodes = frozenset()
+    eventually(lambda: last.view.primary, 20)
+    last.send(b"again")
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Group(""),
+        lambda: Group(7),  # type: ignore[arg-type]
+        lambda: Group("x", discover="ftp://somewhere"),
+        lambda: Group("x", discover=7),  # type: ignore[arg-type]
+        lambda: Group("x", discover="dns://nowhere"),
+        lambda: Group("x", stack="udp"),
+        lambda: Group("x", stack=[]),
+    ],
+)
+def test_wrong_arguments_say_what_is_allowed(wrong: Callable[[], Group]) -> None:
+    with pytest.raises(ConfigError):
+        wrong()
+
+
+def test_before_and_after_it_is_joined_it_says_so(party: Party) -> None:
+    group = Group(party.name)
+    for call in (lambda: group.view, lambda: group.me, lambda: group.send(b"x")):
+        with pytest.raises(Closed):
+            call()
+    group.start()
+    group.close()
+    for again in (lambda: group.send(b"x"), group.start, lambda: group.on_view(print)):
+        with pytest.raises(Closed):
+            again()
+    group.close()
+
+
+def test_handlers_are_plain_functions_and_there_is_one_for_messages(party: Party) -> None:
+    async def coroutine(source: Member, data: bytes) -> None: ...
+
+    group = party.join()
+    with pytest.raises(ConfigError, match="async for"):
+        group.on_message(coroutine)
+    with pytest.raises(ConfigError, match="reader already"):
+        group.on_message(lambda source, data: None)
+    with pytest.raises(ConfigError, match="on_message"):
+        iter(group)
+
+
+def test_a_message_that_is_too_large_is_refused(party: Party) -> None:
+    group = party.join(node_config=NodeConfig(max_message_bytes=1 << 20))
+    with pytest.raises(MessageTooLarge) as refused:
+        group.send(bytes((1 << 20) + 1))
+    assert refused.value.limit == 1 << 20
+    with pytest.raises(TypeError, match="bytes or another buffer"):
+        group.send("text")  # type: ignore[arg-type]
+
+
+def test_without_the_layer_for_it_nothing_is_sent_in_parts(party: Party) -> None:
+    group = party.join(stack=[Tcp(), Discovery(), FailureDetection(), Membership(), Fifo()])
+    group.send(bytes(16384))
+    with pytest.raises(MessageTooLarge):
+        group.send(bytes(16385))
+
+
+def test_closing_inside_a_handler_is_refused(party: Party) -> None:
+    raised: Collected[BaseException] = Collected()
+
+    def handler(source: Member, data: bytes) -> None:
+        try:
+            party.groups[0].close()
+        except BaseException as error:
+            raised.add(error)
+
+    party.join(handler).send(b"x")
+    assert isinstance(raised.first(1)[0], WouldBlock)
+
+
+def test_statistics_and_the_drawing(party: Party) -> None:
+    group = party.join()
+    group.send(b"12345")
+    party.came[0].first(1)
+    statistics = group.statistics()
+    assert (statistics.sent, statistics.delivered, statistics.delivered_bytes) == (1, 1, 5)
+    assert (statistics.members, statistics.view) == (1, 1)
+    assert statistics.layers["membership"]["views"] == 1
+    assert "fifo" in group.drawing
+    assert party.name in repr(group)
