@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from antiphon.cli.bench_group import group
 from antiphon.lab.bench.calls import measure_calls
 from antiphon.lab.bench.machine import describe_machine, versions
 from antiphon.lab.bench.plan import (
@@ -141,6 +142,9 @@ TOPIC = Benchmark(
 
 Repeats = Annotated[int, typer.Option(help="Runs of every point.", min=1, max=100)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document with every repeat.")]
+
+
+app.command()(group)
 
 
 @app.callback()

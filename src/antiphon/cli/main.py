@@ -64,7 +64,7 @@ def demo(context: typer.Context) -> None:
 
 @app.command(**_PASS_ON)
 def bench(context: typer.Context) -> None:
-    """Measure ours beside other libraries in one run: antiphon bench node, or request."""
+    """Measure ours beside other libraries in one run: antiphon bench node, request, topic or group."""
     _hand_over("bench", context.args or ["--help"])
 
 
@@ -78,6 +78,12 @@ def pub(context: typer.Context) -> None:
 def sub(context: typer.Context) -> None:
     """Print the events of topics: antiphon sub 'plant/*/temp'."""
     _hand_over("sub", context.args or ["--help"])
+
+
+@app.command(**_PASS_ON)
+def group(context: typer.Context) -> None:
+    """Be a member of a group: antiphon group lounge --as anna."""
+    _hand_over("group", context.args or ["--help"])
 
 
 @app.command(**_PASS_ON)
