@@ -13,6 +13,9 @@ using groups::Acknowledgement;
 using groups::BatchHead;
 
 constexpr std::size_t kOwnPerTurn = 128;
+constexpr int kRunsPerTurn = 64;
+// Signs of life are noted no more often than anybody could care for.
+constexpr Nanos kNoted = 20 * kMillisecond;
 constexpr std::uint32_t kCallsPerLook = 16;
 // How long a member's messages are kept before a view has named it. Its view comes within moments, or never.
 constexpr Nanos kEarly = 10 * kSecond;
@@ -88,7 +91,7 @@ bool Delivery::run_slice(Nanos until) {
     Entered entered;
     waiting.reset();
     for (;;) {
-        for (;;) {
+        while (has_items_.load(std::memory_order_seq_cst)) {
             Item item;
             {
                 std::lock_guard lock(mutex_);
@@ -111,9 +114,12 @@ bool Delivery::run_slice(Nanos until) {
         // Its own: a handler may be replaced while it runs.
         const Reference handler = Reference::share(handler_.get());
         bool some = false;
-        if (begun_ || next_run()) {
+        // Several at a time: own messages and views take locks to look for.
+        for (int runs = 0; runs < kRunsPerTurn && (begun_ || next_run()); ++runs) {
             some = true;
             if (begun_) deliver_run(handler.get(), until);
+            if (begun_ || paused_.load(std::memory_order_relaxed) || has_items_.load(std::memory_order_relaxed)) break;
+            if (runs % 16 == 15 && now_ns() >= until) break;
         }
         if (!paused_.load(std::memory_order_seq_cst) && all_->has_own()) {
             some = true;
@@ -221,7 +227,8 @@ void Delivery::begin_run() {
         add(strangers_, run_.count - 1);  // it is not the one that it says it is
         return end_run();
     }
-    {
+    if (run_.arrived - sender.noted > kNoted) {
+        sender.noted = run_.arrived;
         std::lock_guard lock(mutex_);
         heard_[head.from] = run_.arrived;
     }

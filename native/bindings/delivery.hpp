@@ -65,6 +65,7 @@ class Delivery : public Task {
         std::array<window::ReceiveWindow, groups::kLanes> lanes;
         std::array<std::uint64_t, groups::kLanes> unacknowledged{};
         std::array<bool, groups::kLanes> due{};
+        Nanos noted = 0;  // in heard_
     };
     struct Item {
         std::uint64_t self;

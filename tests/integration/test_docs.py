@@ -242,6 +242,16 @@ def test_the_reference_of_buses_names_every_public_method_and_argument() -> None
         assert not arguments - known, call
 
 
+def test_the_reference_of_groups_names_everything() -> None:
+    known = documented("docs/reference/groups.md")
+    for cls in (antiphon.GroupConfig, antiphon.GroupStatistics):
+        assert not {field.name for field in dataclasses.fields(cls)} - known, cls
+    assert not {name for name in dir(antiphon.Group) if not name.startswith("_")} - known
+    assert not {name for name in dir(antiphon.View) if not name.startswith("_")} - known
+    for call in (antiphon.Group, antiphon.Group.send, antiphon.Group.close):
+        assert not set(inspect.signature(call).parameters) - {"self"} - known, call
+
+
 def test_the_reference_names_every_error() -> None:
     assert not set(errors.__all__) - documented("docs/reference/node.md")
 
