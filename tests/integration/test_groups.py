@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count as numbers
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,7 +190,7 @@ def test_small_messages_pass_between_the_parts_of_a_large_one(party: Party) -> N
     large.join()
     assert sent > 5
     sizes = [len(data) for _, data in party.came[1].first(sent + 1)]
-    assert 0 < sizes.index(20_000_000)
+    assert sizes.index(20_000_000) > 0
 
 
 def test_a_full_window_waits_refuses_or_gives_up(party: Party) -> None:
@@ -200,9 +201,12 @@ def test_a_full_window_waits_refuses_or_gives_up(party: Party) -> None:
     party.all_see(2)
     try:
         # What is under way to the one that does not read is not stable, so the window fills.
-        with pytest.raises(QueueFull) as full:
+        def fill() -> None:
             while True:
                 a.send(b"x" * 1000, timeout=0)
+
+        with pytest.raises(QueueFull) as full:
+            fill()
         assert 0 < full.value.pending <= full.value.capacity < 80_000
         began = time.monotonic()
         with pytest.raises(SendTimeout):
@@ -394,7 +398,7 @@ def test_two_groups_on_one_node_do_not_hear_each_other(party: Party) -> None:
             other.send(b"other")
             assert came.first(1) == [b"other"]
             assert party.came[0].first(1) == [("m0", b"one")]
-            with pytest.raises(ConfigError, match="in group .* already"):
+            with pytest.raises(ConfigError, match=r"in group .* already"):
                 Group(party.name, node=node).start()
         one.close()
 
@@ -410,8 +414,8 @@ def test_threads_do_not_grow_with_groups(party: Party) -> None:
 
 
 def _threads() -> int:
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("Threads"))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Threads"))
 
 
 def test_members_find_each_other_by_addresses(party: Party) -> None:
@@ -473,7 +477,13 @@ def test_control_that_is_lost_doubled_and_late_still_makes_one_group(party: Part
     def layers() -> list[Layer]:
         faults: list[Layer] = [Drop(0.3), Duplicate(0.3), Delay(0.0, 0.1)]
         return [
-            Tcp(), *faults, Discovery(), FailureDetection(), Membership(), Fifo(), Fragmentation()
+            Tcp(),
+            *faults,
+            Discovery(),
+            FailureDetection(),
+            Membership(),
+            Fifo(),
+            Fragmentation(),
         ]
 
     for _ in range(3):

@@ -64,7 +64,7 @@ def demo(context: typer.Context) -> None:
 
 @app.command(**_PASS_ON)
 def bench(context: typer.Context) -> None:
-    """Measure ours beside other libraries in one run: antiphon bench node, request, topic or group."""
+    """Measure ours beside others in one run: antiphon bench node, request, topic or group."""
     _hand_over("bench", context.args or ["--help"])
 
 

@@ -80,7 +80,7 @@ class GroupConfig:
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Arguments, then ``ANTIPHON_GROUP_*``, then ``[group]`` in antiphon.toml, then defaults."""
+        """Arguments, ``ANTIPHON_GROUP_*``, ``[group]`` in antiphon.toml, defaults, in turn."""
         return settings.load(cls, "group", overrides)
 
     def __post_init__(self) -> None:

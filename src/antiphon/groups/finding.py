@@ -84,7 +84,7 @@ class _Addresses:
     """Nodes that may listen at addresses; who they are is asked there."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
-        self.addresses = {address: 0.0 for address in addresses}
+        self.addresses = dict.fromkeys(addresses, 0.0)
         self._known: dict[str, Contact] = {}
         self._node: Node | None = None
 
@@ -112,13 +112,13 @@ class _Addresses:
     def _ask(self, node: Node, address: str) -> Callable[[], None]:
         def ask() -> None:
             try:
-                id, _ = node._identify(address, _IDENTIFY)
+                found, _ = node._identify(address, _IDENTIFY)
             except AntiphonError as error:
                 log.debug("nobody of the group at %s: %s", address, error)
                 self._known.pop(address, None)
                 return
-            if id != node.id:
-                self._known[address] = Contact(id, address)
+            if found != node.id:
+                self._known[address] = Contact(found, address)
 
         return ask
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
 
-import msgspec
 from typing_extensions import Buffer
 
 from antiphon._core import GroupCore
@@ -34,7 +33,6 @@ from antiphon.groups.protocol import (
     Contact,
     Contacts,
     Disconnected,
-    Signal,
     Heard,
     Installed,
     JoinGroup,
@@ -44,6 +42,7 @@ from antiphon.groups.protocol import (
     Received,
     Reset,
     Send,
+    Signal,
     Stack,
 )
 from antiphon.groups.reading import Reading
@@ -54,8 +53,6 @@ from antiphon.node.config import Insecure
 from antiphon.node.coroutines import is_coroutine
 from antiphon.node.future import Job
 from antiphon.node.life import Owner, begin, end
-from antiphon.node.loops import refuse_to_block
-from antiphon.node.node import Registration
 from antiphon.topics.timer import make_timer
 
 __all__ = ["Group"]
@@ -73,12 +70,13 @@ _NAME = 128
 
 
 class Group(Owner):
-    """Processes that know of each other and send to all: membership, and reliable order per sender.
+    """Processes that know of each other and send to all: membership, and order per sender.
 
-    Whoever gives the same name and finds the others by ``discover`` is in one group: a list of ways,
-    or one of them; ``local://`` is this machine and user, with nothing to configure. ``stack`` is
-    ``"tcp"``, or a list of layers. The group owns a node, or shares ``node``; ``secret`` and ``tls``
-    are the node's. ``with group:`` joins, returns with the first view, and leaves at the end.
+    Whoever gives the same name and finds the others by ``discover`` is in one group: one way or a
+    list of them; ``local://`` is this machine and user, with nothing to configure. ``stack`` is
+    ``"tcp"``, or a list of layers. The group owns a node, or shares ``node``; ``secret`` and
+    ``tls`` are of the node.
+    ``with group:`` joins, returns with the first view, and leaves at the end.
 
     Every member gets what a member sends to all, the sender included, in the order in which it was
     sent. Handlers run on the node's scheduler threads, messages and views in one order, one call at
@@ -361,14 +359,12 @@ class Group(Owner):
 
     # --- sending ----------------------------------------------------------------------------
 
-    def send(
-        self, data: Buffer, *, to: Member | None = None, timeout: float | None = None
-    ) -> None:
+    def send(self, data: Buffer, *, to: Member | None = None, timeout: float | None = None) -> None:
         """To all members, this one included; with ``to`` to that member alone.
 
         Returns once the message is in the window: from there it reaches every member that stays.
         Blocks while the window is full, for ``timeout`` seconds (None: the node's ``send_timeout``,
-        inside a handler ``request_timeout``; 0: not at all); then `SendTimeout`, with 0 `QueueFull`.
+        inside a handler ``request_timeout``; 0: not at all); then `SendTimeout`, or `QueueFull`.
         Raises `PeerUnreachable` when ``to`` is not a member any more, `MessageTooLarge`,
         `NotPrimary` in a minority, and `Closed` when the group is left meanwhile.
         """
@@ -376,7 +372,9 @@ class Group(Owner):
             self._refuse_to_send()
         core = self._core
         assert core is not None
-        core.send(data, 0 if to is None else to.life, -1.0 if timeout is None else max(0.0, timeout))
+        core.send(
+            data, 0 if to is None else to.life, -1.0 if timeout is None else max(0.0, timeout)
+        )
 
     def send_async(self, data: Buffer, *, to: Member | None = None) -> Future[None]:
         """`send` as a `Future`, done when the message is in the window. Never blocks.
@@ -403,7 +401,7 @@ class Group(Owner):
         view = self.view
         if not view.primary:
             raise NotPrimary(
-                f"group {self.name!r} is partitioned, and this side with {len(view)} members is not "
+                f"group {self.name!r} is partitioned, and this side, {len(view)} members, is not "
                 "the larger one: it may not send until it has joined the other",
                 group=self.name,
                 members=len(view),

@@ -43,8 +43,8 @@ class Port:
         """Raises `ConfigError` where the node has that group already."""
         if name in self._groups:
             raise ConfigError(
-                f"this node is in group {name!r} already; share that Group, or give the other one a "
-                "node of its own",
+                f"this node is in group {name!r} already; share that Group, or give the other "
+                "one a node of its own",
                 setting="name",
                 value=name,
             )

@@ -24,7 +24,6 @@ __all__ = [
     "Contact",
     "Contacts",
     "Disconnected",
-    "Signal",
     "Heard",
     "Installed",
     "JoinGroup",
@@ -35,6 +34,7 @@ __all__ = [
     "Reset",
     "Search",
     "Send",
+    "Signal",
     "Stack",
     "Suspect",
     "Trust",
@@ -199,9 +199,7 @@ class Layer:
 
     def settings(self) -> dict[str, object]:
         """What it was made with, for the drawing of the stack."""
-        return {
-            name: value for name, value in vars(self).items() if not name.startswith("_")
-        }
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def pass_up(self, event: Signal, now: float) -> None:
         """Hands it to the layer above."""

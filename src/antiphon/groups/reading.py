@@ -1,8 +1,8 @@
 """Messages for whoever iterates over a group, in a bounded queue.
 
-The core's task puts them in. When the queue is full it pauses until it is half empty, and senders wait
-by and by. Before anybody has begun to iterate, the oldest are lost instead and counted: a member that
-only sends must not hold up the group.
+The core's task puts them in. When the queue is full it pauses until it is half empty, and
+senders wait by and by. Before anybody has begun to iterate, the oldest are lost instead and
+counted: a member that only sends must not hold up the group.
 """
 
 from __future__ import annotations

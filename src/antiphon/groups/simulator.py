@@ -17,7 +17,6 @@ from antiphon.groups.protocol import (
     Contact,
     Contacts,
     Disconnected,
-    Signal,
     Installed,
     JoinGroup,
     Layer,
@@ -26,6 +25,7 @@ from antiphon.groups.protocol import (
     Received,
     Reset,
     Send,
+    Signal,
     Stack,
 )
 from antiphon.groups.view import Member, View
@@ -152,9 +152,7 @@ class Simulator:
     # --- the network ------------------------------------------------------------------------
 
     def _connected(self, one: int, other: int) -> bool:
-        return not self._parts or (
-            self._parts.get(one, -one) == self._parts.get(other, -other)
-        )
+        return not self._parts or (self._parts.get(one, -one) == self._parts.get(other, -other))
 
     def _tick(self, person: Person) -> None:
         if not person.alive:

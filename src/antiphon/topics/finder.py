@@ -201,7 +201,7 @@ class ThreadedFinder(Finder):
         self._begin(me, on_change, threaded=True)
 
     def start_polled(self, me: Member, on_change: OnChange) -> None:
-        """As `start`, without a thread: whoever calls `poll`, often, is it. Calls back from there."""
+        """As `start`, without a thread: whoever calls `poll`, often, is it. It calls back then."""
         self._begin(me, on_change, threaded=False)
 
     def poll(self) -> None:
@@ -226,9 +226,7 @@ class ThreadedFinder(Finder):
                 self._told = time.monotonic()
                 self._state = "running"
                 if threaded:
-                    self._thread = threading.Thread(
-                        target=self._run, name="ap-finder", daemon=True
-                    )
+                    self._thread = threading.Thread(target=self._run, name="ap-finder", daemon=True)
                     self._thread.start()
             except BaseException:
                 self._state = "closed"

@@ -13,12 +13,12 @@ from antiphon.groups.layers import Discovery, FailureDetection, Membership, Tcp
 from antiphon.groups.messages import AreYouThere, Heartbeat, IAm
 from antiphon.groups.protocol import (
     Disconnected,
-    Signal,
     Heard,
     Installed,
     Layer,
     Received,
     Send,
+    Signal,
     Stack,
     Suspect,
     Trust,
@@ -53,7 +53,7 @@ class Pair:
         self.now = 0.0
         record = Record(1, 1, (ME, OTHER))
         view = View(1, (ME, OTHER))
-        self.sent = [one for one in self.stack.down(Installed(record, view, ME), 0.0)]
+        self.sent = self.stack.down(Installed(record, view, ME), 0.0)
 
     def tick(self, seconds: float = TICK) -> list[Signal]:
         self.now += seconds

@@ -1,8 +1,8 @@
 """Windows and lanes, as the core has them, in simulated courses: order, completeness, bounds.
 
-A way between two members is a series of sessions, as a connection is that breaks and is made again:
-what a session carries comes in order or not at all. What is under way when it breaks is lost, data and
-acknowledgements alike.
+A way between two members is a series of sessions, as a connection is that breaks and is made
+again: what a session carries comes in order or not at all. What is under way when it breaks is
+lost, data and acknowledgements alike.
 """
 
 from __future__ import annotations

@@ -64,16 +64,20 @@ def test_there_is_no_udp_yet_and_it_says_so(name: str) -> None:
         ([Tcp(), Discovery()], "no 'membership'"),
     ],
 )
-def test_what_makes_no_stack_is_refused_with_what_it_needs(
-    layers: list[object], said: str
-) -> None:
+def test_what_makes_no_stack_is_refused_with_what_it_needs(layers: list[object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make_stack(layers, None)
 
 
 def test_layers_of_ones_own_come_with_their_settings() -> None:
     layers: list[Layer] = [
-        Tcp(), Template(), Discovery(), FailureDetection(), Membership(), Fifo(), Fragmentation()
+        Tcp(),
+        Template(),
+        Discovery(),
+        FailureDetection(),
+        Membership(),
+        Fifo(),
+        Fragmentation(),
     ]
     assert make_stack(layers, None)[0] == tuple(layers)
     with pytest.raises(ConfigError, match="config= goes with a stack that has a name"):

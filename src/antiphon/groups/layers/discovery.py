@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.groups.messages import Find
-from antiphon.groups.protocol import Contact, Contacts, Signal, Layer, Search, Send
+from antiphon.groups.protocol import Contact, Contacts, Layer, Search, Send, Signal
 
 __all__ = ["Discovery"]
 

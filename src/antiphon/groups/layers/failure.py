@@ -1,8 +1,8 @@
 """Failure detection: who is not heard is asked, and suspected if it does not answer.
 
-Any message of a member counts as a sign of life, and so does data. Members that have nothing to say
-send a heartbeat. Silence for too long, or a lost connection, only raises the question; a member that
-answers it is left alone, whatever its connection looked like.
+Any message of a member counts as a sign of life, and so does data. Members that have nothing to
+say send a heartbeat. Silence for too long, or a lost connection, only raises the question; a
+member that answers it is left alone, whatever its connection looked like.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from antiphon.errors import ConfigError
 from antiphon.groups.messages import AreYouThere, Heartbeat, IAm
 from antiphon.groups.protocol import (
     Disconnected,
-    Signal,
     Heard,
     Installed,
     Layer,
     Received,
     Reset,
+    Signal,
     Suspect,
     Trust,
     Verify,

@@ -7,7 +7,7 @@ cannot be lost without its connection.
 
 from __future__ import annotations
 
-from antiphon.groups.protocol import Signal, Layer, Received, Send
+from antiphon.groups.protocol import Layer, Received, Send, Signal
 
 __all__ = ["Delay", "Drop", "Duplicate", "Partition"]
 

@@ -1,9 +1,10 @@
 """Reliable multicast in each sender's order, and to one member likewise.
 
-What it does happens once per message and is the core's (``native/window``, ``native/groups``): every
-message has a number; a sender keeps what somebody has not acknowledged, in a window that is bounded;
-what all have is released, which is stability. Within a connection order and completeness are TCP's.
-When one breaks, what was not acknowledged is sent again on the next, and dropped where it is known.
+What it does happens once per message and is the core's (``native/window``, ``native/groups``):
+every message has a number; a sender keeps what somebody has not acknowledged, in a window that
+is bounded; what all have is released, which is stability. Within a connection order and
+completeness are TCP's. When one breaks, what was not acknowledged is sent again on the next,
+and dropped where it is known.
 """
 
 from __future__ import annotations

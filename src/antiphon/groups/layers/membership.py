@@ -32,7 +32,6 @@ from antiphon.groups.messages import (
 from antiphon.groups.protocol import (
     Contact,
     Contacts,
-    Signal,
     Installed,
     JoinGroup,
     Layer,
@@ -42,6 +41,7 @@ from antiphon.groups.protocol import (
     Reset,
     Search,
     Send,
+    Signal,
     Suspect,
     Trust,
     Verify,
@@ -94,7 +94,9 @@ class Membership(Layer):
         self._record: Record | None = None
         self._seen = 0  # the highest id of a view
         self._contacts: dict[int, str] = {}
-        self._former: dict[int, tuple[str, float]] = {}  # where members were, and until when it counts
+        self._former: dict[
+            int, tuple[str, float]
+        ] = {}  # where members were, and until when it counts
         self._heard: dict[int, _Heard] = {}
         self._since = 0.0
         self._next_join = 0.0

@@ -1,14 +1,14 @@
 """A layer to copy: it passes everything on, and counts what went by.
 
-Give it a name, say what it needs below, and override what it is concerned with. Keep to three rules.
-No clock, no socket, no thread: the time is an argument, and what is to be done is passed down. What is
-not yours goes on, or the layers beyond never see it. Anything may be lost, doubled or late: `tick` is
-where things are tried again.
+Give it a name, say what it needs below, and override what it is concerned with. Keep to three
+rules. No clock, no socket, no thread: the time is an argument, and what is to be done is passed
+down. What is not yours goes on, or the layers beyond never see it. Anything may be lost,
+doubled or late: `tick` is where things are tried again.
 """
 
 from __future__ import annotations
 
-from antiphon.groups.protocol import Signal, Layer
+from antiphon.groups.protocol import Layer, Signal
 
 __all__ = ["Template"]
 

@@ -1,7 +1,7 @@
 """Groups side by side: all members send to all, as much as goes, ours and JGroups in turn.
 
-Deliveries are counted as the systems' own benchmarks do it, a sender's own messages included. JGroups
-is the one that is installed (2.12 from Debian), in the stacks that come with it.
+Deliveries are counted as the systems' own benchmarks do it, a sender's own messages included.
+JGroups is the one that is installed (2.12 from Debian), in the stacks that come with it.
 """
 
 from __future__ import annotations
