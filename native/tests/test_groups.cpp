@@ -43,8 +43,17 @@ class Person : public Task {
             made->queue->set_on_ready([this] { node->scheduler().notify(*taker); });
         });
         all->open(life);
+        // As a group does, some times a second: tries again, and asks whoever is silent.
+        ticking = std::thread([this] {
+            while (!done.load()) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                all->tick();
+            }
+        });
     }
     ~Person() override {
+        done = true;
+        ticking.join();
         all->close();
         for (const auto& registration : {data, words}) {
             node->remove_registration(registration);
@@ -133,7 +142,8 @@ class Person : public Task {
     std::map<std::uint64_t, ReceiveWindow> windows;
     std::mutex mutex;
     std::map<std::uint64_t, std::vector<std::string>> got;
-    std::atomic<bool> paused{false};
+    std::atomic<bool> paused{false}, done{false};
+    std::thread ticking;
 
    private:
     TaskQueue::Slice slice_;
@@ -150,15 +160,7 @@ bool send(Person& person, std::string_view text) {
     return person.all->put(text, now_ns() + check::patience(20 * kSecond), nullptr).ok();
 }
 
-// As a group does, twenty times a second: asks whoever is silent.
-bool settle(Person& person) {
-    const Nanos until = now_ns() + check::patience(20 * kSecond);
-    while (now_ns() < until) {
-        if (person.all->settle(now_ns() + 50 * kMillisecond, nullptr)) return true;
-        person.all->tick();
-    }
-    return false;
-}
+bool settle(Person& person) { return person.all->settle(now_ns() + check::patience(20 * kSecond), nullptr); }
 
 }  // namespace
 

@@ -45,7 +45,7 @@ def carried_out(
     return [json.loads(one.read_text()) for one in sorted(out.glob("all*/run.json"))]
 
 
-@pytest.mark.parametrize("protocol", ["jgroups-udp", "jgroups-tcp"])
+@pytest.mark.parametrize("protocol", ["antiphon-group", "jgroups-udp", "jgroups-tcp"])
 @pytest.mark.parametrize(
     ("pattern", "more", "senders"),
     [
@@ -75,6 +75,18 @@ def test_the_stacks_of_the_paper(tmp_path: Path, stack: str) -> None:
     (facts,) = carried_out(tmp_path, "1-n", more, protocol)
     assert facts["outcome"] == "complete", facts["reason"]
     assert facts["stack"] == stack
+
+
+def test_ours_has_the_papers_stack_over_tcp_and_says_that_the_others_are_missing(
+    tmp_path: Path,
+) -> None:
+    more = f'nodes = [2]\nstacks = ["paper-tcp", "paper-udp"]\n{COUNTED}'
+    by_stack = {
+        facts["stack"]: facts for facts in carried_out(tmp_path, "1-n", more, "antiphon-group")
+    }
+    assert by_stack["paper-tcp"]["outcome"] == "complete", by_stack["paper-tcp"]["reason"]
+    assert by_stack["paper-udp"]["outcome"] == "absent"
+    assert "no UDP transport" in by_stack["paper-udp"]["reason"]
 
 
 def test_a_stack_that_is_gone_and_a_protocol_without_groups_say_so(tmp_path: Path) -> None:

@@ -255,6 +255,7 @@ class Conducted:
                 "sources": [at for at, one in enumerate(roles(run)) if index in one[2]],
                 "messages": run.messages,
                 "handlers": self._plan.handlers,
+                "stack": run.stack or "",
                 "timed": max(1, MOST_PER_SECOND // max(1, timed)),
                 "slow": (self._workload.slow_receiver or 0.0) if index == run.nodes - 1 else 0.0,
             }

@@ -44,6 +44,7 @@ __all__ = [
 KNOWN_PROTOCOLS = (
     "antiphon-node",
     "antiphon-topic",
+    "antiphon-group",
     "tcp-c",
     "tcp-python",
     "asyncio",

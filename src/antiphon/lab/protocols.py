@@ -80,6 +80,7 @@ PROTOCOLS: dict[str, Protocol] = {
             ("callback", "inbox", "batch", REQUEST),
             requests="antiphon",
         ),
+        Protocol("antiphon-group", MORE_PEERS["antiphon-group"], ("callback",), group=True),
         Protocol("antiphon-topic", MORE_PEERS["antiphon-topic"], ("callback", "batch", "shares")),
         Protocol(
             "tcp-c",
@@ -137,7 +138,9 @@ def missing(protocol: Protocol, variant: str = "", stack: str = "") -> str:
         return f"{protocol.name}: {protocol.note}"
     if variant and variant not in protocol.variants:
         return f"{protocol.name}: no variant {variant}; choose from {', '.join(protocol.variants)}"
-    if stack in _GONE:
+    if protocol.name == "antiphon-group" and "udp" in stack:
+        return f"{protocol.name}: there is no UDP transport yet, and so no stack {stack}"
+    if stack in _GONE and protocol.program:
         return f"{protocol.name}: {_GONE[stack]}"
     if protocol.peer is None:
         line = programs.missing(protocol.program)

@@ -75,12 +75,12 @@ def test_the_list_of_plans_names_what_they_wait_for(capfd: pytest.CaptureFixture
     assert main(["lab", "plans"]) == 0
     said = capfd.readouterr().out.splitlines()
     (line,) = [one for one in said if one.startswith("stability: missing until a later version")]
-    assert line.endswith("antiphon-group (group-stacks, slow-receiver-antiphon)")
+    assert line.endswith("antiphon-group-udp (group-stacks-udp)")
 
 
 @pytest.mark.parametrize(
     ("plan_name", "protocol"),
-    [("group", "antiphon-group"), ("stability", "antiphon-broker"), ("mine", "antiphon-pigeon")],
+    [("wide-area", "antiphon-bulk"), ("stability", "antiphon-broker"), ("mine", "antiphon-pigeon")],
 )
 def test_a_protocol_that_comes_later_is_missing_and_not_unheard_of(
     plan: Path, plan_name: str, protocol: str, capfd: pytest.CaptureFixture[str]

@@ -231,6 +231,7 @@ MORE_PEERS: dict[str, Peer] = {
             "antiphon",
             folder=True,
         ),
+        Peer("antiphon-group", "antiphon_group", ("callback",), _ALL, (CORE,), "antiphon"),
         Peer("tcp-c", "tcp_c", ("stream",), _BOTH, (CORE,)),
         Peer("tcp-python", "sockets_tcp", ("sockets",), _BOTH),
         Peer("udp-python", "udp_python", ("sockets",), _BOTH),

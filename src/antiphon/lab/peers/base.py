@@ -62,6 +62,7 @@ class EndpointConfig:
     it is stopped. ``slow`` is how many messages a second it takes at the most, 0 for all; its
     ``on_data`` sees to that, and no adapter needs to. ``handlers`` is how many threads of a node
     call handlers, if the plan says so. ``timed`` is how many messages a second keep their times.
+    ``stack`` is that of a group, if the plan names one.
     """
 
     index: int = 0
@@ -83,6 +84,7 @@ class EndpointConfig:
     slow: float = 0.0
     handlers: int | None = None
     timed: int = 10_000
+    stack: str = ""
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> EndpointConfig:
