@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -571,6 +572,33 @@ def test_before_and_after_it_is_joined_it_says_so(party: Party) -> None:
         with pytest.raises(Closed):
             again()
     group.close()
+
+
+def test_a_group_whose_node_was_closed_says_so_and_ends_at_once(party: Party) -> None:
+    node = Node().start()
+    group = Group(party.name, node=node)
+    group.on_message(lambda source, data: None)
+    group.start()
+    node.close()
+    with pytest.raises(Closed):
+        group.send(b"x")
+    began = time.monotonic()
+    group.close()
+    assert time.monotonic() - began < 3
+
+
+def test_a_forked_child_has_no_part_in_the_group(party: Party) -> None:
+    group = party.join()
+    child = os.fork()
+    if child == 0:
+        try:
+            group.send(b"from the child")
+        except Closed:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    group.send(b"from the parent")
+    assert party.came[0].first(1) == [("m0", b"from the parent")]
 
 
 def test_handlers_are_plain_functions_and_there_is_one_for_messages(party: Party) -> None:

@@ -231,6 +231,8 @@ class Group(Owner):
             return
         end(self)
         core = self._core
+        if self.node.closed:  # nothing moves any more: there is nothing to wait for
+            drain = 0.0
         with contextlib.ExitStack() as stack:  # backwards; Ctrl-C ends the patience, not the rest
             if self._finding.owns_node:
                 stack.callback(self.node._close_now, drain)
@@ -368,7 +370,7 @@ class Group(Owner):
         Raises `PeerUnreachable` when ``to`` is not a member any more, `MessageTooLarge`,
         `NotPrimary` in a minority, and `Closed` when the group is left meanwhile.
         """
-        if self._view is None or not self._view.primary or self._state != "running":
+        if not self._may_send:
             self._refuse_to_send()
         core = self._core
         assert core is not None
@@ -382,7 +384,7 @@ class Group(Owner):
         What must wait for room waits in one queue, in order; with 65,536 calls waiting it raises
         `QueueFull`.
         """
-        if self._view is None or not self._view.primary or self._state != "running":
+        if not self._may_send:
             self._refuse_to_send()
         core = self._core
         assert core is not None
@@ -396,8 +398,20 @@ class Group(Owner):
             key, partial(core.send, kept, life, -1.0), attempt=partial(core.try_send, kept, life)
         )
 
+    @property
+    def _may_send(self) -> bool:
+        view = self._view
+        return (
+            view is not None
+            and view.primary
+            and self._state == "running"
+            and self.node._state == "running"
+        )
+
     def _refuse_to_send(self) -> None:
         self._check_open()
+        if self.node.closed:
+            raise Closed("the node of this group is closed; nothing can be sent", what="node")
         view = self.view
         if not view.primary:
             raise NotPrimary(
