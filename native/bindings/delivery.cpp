@@ -146,8 +146,7 @@ void Delivery::apply(Item item) {
         OutFlow* flow = peer == nullptr ? nullptr
                                         : &node_->subscription_flow(*peer, one.route.incarnation, one.route.flow,
                                                                     one.route.least_charge, kGroupKind);
-        now.emplace(member, std::make_unique<Sender>(member, one.route.node, peer, flow, std::move(one.object),
-                                                     most_bytes_));
+        now.emplace(member, std::make_unique<Sender>(one.route, peer, flow, std::move(one.object), most_bytes_));
     }
     senders_ = std::move(now);
     again_.insert(again_.begin(), std::make_move_iterator(early_.begin()), std::make_move_iterator(early_.end()));
@@ -306,6 +305,8 @@ void Delivery::acknowledge(Sender& sender, std::uint32_t lane, bool resume) {
     if (upto == 0) return;
     const std::uint32_t session = sender.peer->session.load(std::memory_order_seq_cst);
     if (session == 0) return node_->want_connection(*sender.peer);
+    // The node has begun another life, in which that flow may be something else: a view will say so.
+    if (sender.peer->incarnation.load(std::memory_order_seq_cst) != sender.incarnation) return;
     const Acknowledgement word{self_, sender.member, upto, lane, resume ? 1u : 0u};
     const Attempt attempt =
         node_->try_word(*sender.peer, *sender.flow, session, {reinterpret_cast<const char*>(&word), sizeof word});

@@ -49,16 +49,17 @@ class Delivery : public Task {
 
    private:
     struct Sender {
-        Sender(std::uint64_t member_, std::uint16_t node_, Peer* peer_, OutFlow* flow_, Reference object_,
-               std::uint64_t most_bytes)
-            : member(member_),
-              node(node_),
+        Sender(const groups::Route& route, Peer* peer_, OutFlow* flow_, Reference object_, std::uint64_t most_bytes)
+            : member(route.member),
+              node(route.node),
+              incarnation(route.incarnation),
               peer(peer_),
               flow(flow_),
               object(std::move(object_)),
               lanes{window::ReceiveWindow(most_bytes), window::ReceiveWindow(most_bytes)} {}
         const std::uint64_t member;
         const std::uint16_t node;
+        const std::uint64_t incarnation;  // of the node
         Peer* const peer;  // null: its node is not known
         OutFlow* const flow;
         Reference object;

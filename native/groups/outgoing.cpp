@@ -183,13 +183,14 @@ bool Outgoing::pump_one(std::uint64_t member, Target& target, window::Lane::Rece
             lane_.sent(receiver, taken);
         }
         if (attempt.status == Status::sent || attempt.status == Status::again) continue;
-        if (attempt.status == Status::closed || attempt.status == Status::large) return true;
+        if (attempt.status == Status::closed) return true;
         if (watched) {
             if (attempt.status == Status::not_connected) node_.want_connection(target.peer);
             if (attempt.status == Status::no_credit) node_.want_credit(target.peer, attempt);
             return false;
         }
-        // Asked to be told first, then tried once more: what changes in between is not missed.
+        // Asked to be told first, then tried once more: what changes in between is not missed. Also where its
+        // window is too small for a frame (`large`): that changes when its node has less to do.
         node_.watch(target.peer, shared_from_this());
         watched = true;
     }

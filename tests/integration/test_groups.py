@@ -44,7 +44,8 @@ from antiphon.groups.layers import (
     Tcp,
 )
 from antiphon.groups.protocol import Layer
-from antiphon.testing import Collected, eventually
+from antiphon.lab.peers.base import free_port
+from antiphon.testing import Collected, Proxy, eventually
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -427,6 +428,46 @@ def test_members_find_each_other_by_addresses(party: Party) -> None:
         assert a.view.coordinator == a.me
         b.send(b"found")
         assert party.came[0].first(1) == [("m1", b"found")]
+        b.close()
+        a.close()
+
+
+def test_members_that_listen_on_all_interfaces_reach_each_other(party: Party) -> None:
+    """None of them knows its own address; the two that came later never dialled each other."""
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(Node(listen="tcp://0.0.0.0:0", secret="shared" * 4))
+            for _ in range(3)
+        ]
+        first = f"tcp://127.0.0.1:{nodes[0].address.rpartition(':')[2]}"
+        for node in nodes:
+            party.join(node=node, discover=[first])
+        party.all_see(3)
+        party.groups[1].send(b"from the second")
+        for came in party.came:
+            assert came.first(1) == [("m1", b"from the second")]
+        for group in reversed(party.groups):
+            group.close()
+
+
+def test_connections_that_break_lose_nothing_and_nobody(party: Party) -> None:
+    with Node() as one, ExitStack() as stack:
+        port = free_port()
+        proxy = stack.enter_context(Proxy(f"tcp://127.0.0.1:{port}"))
+        two = Node(listen=f"tcp://127.0.0.1:{port}", advertise=proxy.address)
+        stack.enter_context(two)
+        a = party.join(node=one, discover=[])
+        b = party.join(node=two, discover=[one.address])
+        party.all_see(2)
+        many = 20_000
+        for number in range(many):
+            a.send(str(number).encode().ljust(500))
+            if number % 5000 == 2500:
+                proxy.cut()
+        got = party.came[1].first(many, timeout=40)
+        assert [int(data) for _, data in got] == list(range(many))
+        assert a.statistics().repeated > 0
+        assert a.view.id == b.view.id == 2
         b.close()
         a.close()
 

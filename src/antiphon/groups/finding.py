@@ -36,7 +36,7 @@ from antiphon.topics.config import BusConfig
 from antiphon.topics.finder import Member as Present
 from antiphon.topics.finder import ThreadedFinder
 
-__all__ = ["Finding", "find_by"]
+__all__ = ["Finding", "find_by", "is_wildcard"]
 
 log = logging.getLogger("antiphon.groups")
 
@@ -290,6 +290,11 @@ def find_by(
         for way in ways:
             way.close()
         raise
+
+
+def is_wildcard(address: str) -> bool:
+    """Whether nobody can dial it: a node listens there on all interfaces."""
+    return address.startswith(("tcp://0.0.0.0:", "tcp://[::]:"))
 
 
 def _own_channel(text: str, group: str) -> str:

@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
 
+import msgspec
 from typing_extensions import Buffer
 
 from antiphon._core import GroupCore
 from antiphon.errors import AntiphonError, Closed, ConfigError, NotPrimary, PeerUnreachable
 from antiphon.groups.config import GroupConfig, make_stack
 from antiphon.groups.drawing import draw
-from antiphon.groups.finding import find_by
-from antiphon.groups.messages import Control, encode
+from antiphon.groups.finding import find_by, is_wildcard
+from antiphon.groups.messages import Control, Find, Join, encode
 from antiphon.groups.port import KIND, port_of
 from antiphon.groups.protocol import (
     Contact,
@@ -200,7 +201,7 @@ class Group(Owner):
         return Member(
             id=self.node.id,
             name=self._member_name,
-            address=self.node.address,
+            address=self.node._advertised or self.node.address,
             life=random.SystemRandom().getrandbits(63) | 1,
             node_life=self.node._incarnation,
             flow=core.flow,
@@ -433,10 +434,26 @@ class Group(Owner):
     # --- the protocol -----------------------------------------------------------------------
 
     def _heard(self, source: int, message: Control) -> None:
+        message = self._with_address(source, message)
         with self._lock:
             if self._core is not None:
                 event = Received(source, message)
                 self._carry_out(self._stack.up(event, time.monotonic()))
+
+    def _with_address(self, source: int, message: Control) -> Control:
+        """One that listens on all interfaces does not know its address; its connection does."""
+        joining = message.member if isinstance(message, Join) else None
+        if isinstance(message, Find):
+            joining = message.joining
+        if joining is None or not is_wildcard(joining.address):
+            return message
+        for peer in self.node.connections():
+            if peer.id == source and peer.address and not is_wildcard(peer.address):
+                known = msgspec.structs.replace(joining, address=peer.address)
+                if isinstance(message, Join):
+                    return Join(known, message.above)
+                return Find(known)
+        return message
 
     def _lost(self, node: int) -> None:
         with self._lock:
@@ -515,6 +532,8 @@ class Group(Owner):
     # --- messages about membership ----------------------------------------------------------
 
     def _know(self, node: int, address: str) -> None:
+        if is_wildcard(address):
+            return  # it is known from its connection, or from whoever found it
         if node != self.node.id and address and self._peers.get(node) != address:
             with contextlib.suppress(AntiphonError):
                 self.node.add_peer(node, address)

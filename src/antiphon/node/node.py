@@ -124,6 +124,7 @@ class Node(NodeCore, Life):
         self._secret = check_secret(secret)
         if advertise is not None:
             parse_address(advertise, setting="advertise")
+        self._advertised = advertise
         self.config = NodeConfig.load() if config is None else config
         self._lock = threading.Lock()
         self._state = "new"
