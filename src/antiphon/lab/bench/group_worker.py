@@ -2,10 +2,9 @@
 
 ====================  ===========================================================================
 ``open``              a node that listens on TCP; answers with its address
-``connect``           joins the group, by the addresses of all; answers when all are members
-``start``             sends to all, as much as goes, until ``stop``
+``join``              joins the group, by the addresses of all; answers when all are members
+``flood``             sends to all, as much as goes, until the end
 ``sample``            messages that were sent and that came, own ones included, and the time
-``stop``              sends no more
 ====================  ===========================================================================
 """
 
@@ -39,7 +38,7 @@ class GroupWorker(Orders):
         self._node = antiphon.Node().start()
         return {"address": self._node.address}
 
-    def do_connect(self, name: str, addresses: list[str], members: int) -> dict[str, Any]:
+    def do_join(self, name: str, addresses: list[str], members: int) -> dict[str, Any]:
         group = antiphon.Group(name, node=self._node, discover=addresses)
         group.on_message(_take)
         self._group = group.start()
@@ -50,7 +49,7 @@ class GroupWorker(Orders):
             time.sleep(0.01)
         return {"members": len(group.members)}
 
-    def do_start(self, size: int) -> dict[str, Any]:
+    def do_flood(self, size: int) -> dict[str, Any]:
         self._going = True
         self._sending = threading.Thread(target=self._send, args=(bytes(size),), daemon=True)
         self._sending.start()
@@ -74,13 +73,10 @@ class GroupWorker(Orders):
             "cpu_ns": time.process_time_ns(),
         }
 
-    def do_stop(self) -> dict[str, Any]:
+    def do_close(self) -> dict[str, Any]:
         self._going = False
         if self._sending is not None:
             self._sending.join(30)
-        return {}
-
-    def do_close(self) -> dict[str, Any]:
         if self._group is not None:
             self._group.close(drain=1.0)
         if self._node is not None:

@@ -56,8 +56,9 @@ def measure_group(system: str, members: int, size: int, seconds: float) -> Throu
             else:
                 children.append(programs.JavaChild(label, "Groups", "member"))
         start = _ours(children, size) if system == "antiphon" else _theirs(children, system, size)
+        order = "flood" if system == "antiphon" else "start"
         for child in children:
-            child.ask("start", _PATIENCE, **start)
+            child.ask(order, _PATIENCE, **start)
         time.sleep(max(0.5, seconds / 2))  # warm
         before = [child.ask("sample", _PATIENCE) for child in children]
         time.sleep(seconds)
@@ -72,7 +73,7 @@ def _ours(children: Sequence[Child], size: int) -> dict[str, Any]:
     addresses = [child.ask("open", _PATIENCE)["address"] for child in children]
     name = f"bench-{time.monotonic_ns()}"
     for child in children:
-        child.tell("connect", name=name, addresses=addresses, members=len(children))
+        child.tell("join", name=name, addresses=addresses, members=len(children))
     for child in children:
         child.answer(_PATIENCE)
     return {"size": size}
