@@ -23,7 +23,7 @@ bool forget(Node& node, Task& task, Nanos until) { return node.scheduler().forge
 
 GroupCore::GroupCore(std::shared_ptr<Node> node, Options options, Reference on_error)
     : node_(std::move(node)), options_(options) {
-    delivery_ = std::make_shared<Delivery>(node_, options_.max_message_bytes, std::move(on_error));
+    delivery_ = std::make_shared<GroupDelivery>(node_, options_.max_message_bytes, std::move(on_error));
     all_ = std::make_shared<Outgoing>(*node_, LaneKind::all, options_.window_bytes, options_.window_messages,
                                       delivery_.get());
     data_ = node_->add_flow(kGroupKind, options_.capacity, 0, [&](const auto& made) {
@@ -40,7 +40,7 @@ GroupCore::GroupCore(std::shared_ptr<Node> node, Options options, Reference on_e
 GroupCore::~GroupCore() {
     if (node_->forked()) {
         new std::shared_ptr<Node>(std::move(node_));
-        new std::shared_ptr<Delivery>(std::move(delivery_));
+        new std::shared_ptr<GroupDelivery>(std::move(delivery_));
         new std::shared_ptr<Outgoing>(std::move(all_));
         new std::shared_ptr<groups::AcknowledgementTask>(std::move(task_));
         new std::map<std::uint64_t, std::shared_ptr<Outgoing>>(std::move(singles_));
@@ -82,7 +82,7 @@ bool GroupCore::close(double patience) {
         delivery_->drop();
     } else {
         // A handler is still running, on a thread that uses all of this.
-        new std::shared_ptr<Delivery>(delivery_);
+        new std::shared_ptr<GroupDelivery>(delivery_);
         new std::shared_ptr<Outgoing>(all_);
     }
     return ended;

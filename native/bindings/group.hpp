@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "bindings/delivery.hpp"
+#include "bindings/group_delivery.hpp"
 #include "groups/acknowledging.hpp"
 
 namespace antiphon::python {
@@ -42,7 +42,7 @@ class GroupCore {
 
     const Registration& data() const { return *data_; }
     const Registration& acknowledgements() const { return *words_; }
-    Delivery& delivery() { return *delivery_; }
+    GroupDelivery& delivery() { return *delivery_; }
     groups::Outgoing& all() { return *all_; }
     std::shared_ptr<Node> node() { return node_; }
     std::map<std::uint64_t, groups::Outgoing::Counts> singles();
@@ -55,7 +55,7 @@ class GroupCore {
     std::shared_ptr<Node> node_;
     const Options options_;
     std::shared_ptr<Registration> data_, words_;
-    std::shared_ptr<Delivery> delivery_;
+    std::shared_ptr<GroupDelivery> delivery_;
     std::shared_ptr<groups::Outgoing> all_;
     std::shared_ptr<groups::AcknowledgementTask> task_;
     std::mutex mutex_;  // of singles_ and routes_; held for moments, inside no other

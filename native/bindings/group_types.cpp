@@ -63,7 +63,7 @@ nb::dict statistics(GroupCore& self) {
     nb::dict singles;
     for (const auto& [member, counts] : self.singles()) singles[nb::cast(member)] = lane_dict(counts);
     d["one"] = singles;
-    const Delivery::Counts counts = self.delivery().counts();
+    const GroupDelivery::Counts counts = self.delivery().counts();
     d["delivered"] = counts.delivered;
     d["delivered_bytes"] = counts.bytes;
     d["failed"] = counts.failed;

@@ -41,8 +41,8 @@ inline constexpr std::uint16_t kKnownFlags = kPacked | kFragment | kLast | kRequ
 inline constexpr std::uint16_t kFirstDataKind = 32;
 inline constexpr std::uint16_t kEventKind = 32;  // an event of a topic, for the subscription that its flow names
 inline constexpr std::uint16_t kBusKind = 33;    // between buses: who publishes, who subscribes
-inline constexpr std::uint16_t kGroupKind = 34;  // messages and acknowledgements of a group, for the flow of a member
-inline constexpr std::uint16_t kMembershipKind = 35;  // between groups: who is there, views
+inline constexpr std::uint16_t kGroupKind = 37;  // messages and acknowledgements of a group, for the flow of a member
+inline constexpr std::uint16_t kMembershipKind = 38;  // between groups: who is there, views
 inline constexpr std::uint16_t kFirstUserKind = 64;
 
 enum class Control : std::uint16_t {

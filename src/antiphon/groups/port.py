@@ -24,7 +24,7 @@ __all__ = ["KIND", "Port", "port_of"]
 
 log = logging.getLogger("antiphon.groups")
 
-KIND: Final = 35
+KIND: Final = 38
 _CAPACITY = 4096
 
 

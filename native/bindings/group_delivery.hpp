@@ -20,10 +20,10 @@ struct Admitted {
     Reference object;     // what handlers are given
 };
 
-class Delivery : public Task {
+class GroupDelivery : public Task {
    public:
-    Delivery(std::shared_ptr<Node> node, std::uint64_t most_bytes, Reference on_error);
-    ~Delivery() override;
+    GroupDelivery(std::shared_ptr<Node> node, std::uint64_t most_bytes, Reference on_error);
+    ~GroupDelivery() override;
 
     // Before anything can come.
     void start(std::shared_ptr<Registration> registration, std::shared_ptr<groups::Outgoing> all);

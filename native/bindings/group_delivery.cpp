@@ -1,4 +1,4 @@
-#include "bindings/delivery.hpp"
+#include "bindings/group_delivery.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -26,21 +26,21 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t amount) {
 
 }  // namespace
 
-Delivery::Delivery(std::shared_ptr<Node> node, std::uint64_t most_bytes, Reference on_error)
+GroupDelivery::GroupDelivery(std::shared_ptr<Node> node, std::uint64_t most_bytes, Reference on_error)
     : node_(std::move(node)),
       most_bytes_(most_bytes),
       on_error_(std::move(on_error)),
       own_parts_(std::make_unique<window::ReceiveWindow>(most_bytes)) {}
 
-Delivery::~Delivery() = default;
+GroupDelivery::~GroupDelivery() = default;
 
-void Delivery::start(std::shared_ptr<Registration> registration, std::shared_ptr<groups::Outgoing> all) {
+void GroupDelivery::start(std::shared_ptr<Registration> registration, std::shared_ptr<groups::Outgoing> all) {
     registration_ = std::move(registration);
     all_ = std::move(all);
     registration_->queue->begin(slice_);
 }
 
-void Delivery::install(std::uint64_t self, std::vector<Admitted> members, Reference call) {
+void GroupDelivery::install(std::uint64_t self, std::vector<Admitted> members, Reference call) {
     {
         std::lock_guard lock(mutex_);
         items_.push_back({self, std::move(members), std::move(call)});
@@ -49,18 +49,18 @@ void Delivery::install(std::uint64_t self, std::vector<Admitted> members, Refere
     node_->scheduler().notify(*this);
 }
 
-void Delivery::pause(bool paused) {
+void GroupDelivery::pause(bool paused) {
     paused_.store(paused, std::memory_order_seq_cst);
     if (!paused) node_->scheduler().notify(*this);
 }
 
-void Delivery::tick() {
+void GroupDelivery::tick() {
     ticked_.store(true, std::memory_order_seq_cst);
     node_->scheduler().notify(*this);
 }
 
 // With the interpreter's lock; no slice runs, and none will.
-void Delivery::drop() {
+void GroupDelivery::drop() {
     if (begun_) end_run();
     for (auto* runs : {&early_, &again_}) {
         for (Run& run : *runs) node_->finish(run);
@@ -77,13 +77,13 @@ void Delivery::drop() {
     on_error_ = {};
 }
 
-bool Delivery::has_work() {
+bool GroupDelivery::has_work() {
     if (has_items_.load(std::memory_order_seq_cst) || ticked_.load(std::memory_order_seq_cst)) return true;
     if (paused_.load(std::memory_order_seq_cst) || self_ == 0) return false;
     return begun_ || !again_.empty() || !registration_->queue->empty() || all_->has_own();
 }
 
-bool Delivery::run_slice(Nanos until) {
+bool GroupDelivery::run_slice(Nanos until) {
     if (!has_work()) return false;
     // A thread that sends holds the interpreter's lock for milliseconds at a time. Acknowledgements and room
     // in the window, for which it will wait next, are not to wait behind this.
@@ -132,7 +132,7 @@ bool Delivery::run_slice(Nanos until) {
 
 // --- views -------------------------------------------------------------------------------------------
 
-void Delivery::apply(Item item) {
+void GroupDelivery::apply(Item item) {
     if (item.self != self_) senders_.clear();  // another life of ours: what was before is not for it
     self_ = item.self;
     std::map<std::uint64_t, std::unique_ptr<Sender>> now;
@@ -162,7 +162,7 @@ void Delivery::apply(Item item) {
 }
 
 // Logs the exception that is set.
-void Delivery::report() {
+void GroupDelivery::report() {
     failed_.fetch_add(1, std::memory_order_relaxed);
     const Reference exception = take_exception();
     Reference done;
@@ -173,7 +173,7 @@ void Delivery::report() {
 // --- messages of others ------------------------------------------------------------------------------
 
 // True when one was taken, though perhaps not for delivery.
-bool Delivery::next_run() {
+bool GroupDelivery::next_run() {
     if (!again_.empty()) {
         run_ = std::move(again_.front());
         again_.pop_front();
@@ -188,7 +188,7 @@ bool Delivery::next_run() {
     return true;
 }
 
-void Delivery::end_run() {
+void GroupDelivery::end_run() {
     node_->finish(run_);
     begun_ = false;
     sender_ = nullptr;
@@ -196,7 +196,7 @@ void Delivery::end_run() {
     popped_ = false;
 }
 
-void Delivery::begin_run() {
+void GroupDelivery::begin_run() {
     cursor_ = RunCursor(run_);
     BatchHead head;
     const char* data;
@@ -250,7 +250,7 @@ void Delivery::begin_run() {
     }
 }
 
-void Delivery::deliver_run(PyObject* handler, Nanos until) {
+void GroupDelivery::deliver_run(PyObject* handler, Nanos until) {
     window::ReceiveWindow& lane = sender_->lanes[lane_];
     const Reference member = Reference::share(sender_->object.get());
     const std::uint32_t per_credit = Node::messages_per_credit(run_);
@@ -283,7 +283,7 @@ void Delivery::deliver_run(PyObject* handler, Nanos until) {
     }
 }
 
-void Delivery::call(PyObject* handler, PyObject* member, std::string_view message) {
+void GroupDelivery::call(PyObject* handler, PyObject* member, std::string_view message) {
     add(delivered_, 1);
     add(bytes_, message.size());
     if (handler == nullptr) return;
@@ -298,7 +298,7 @@ void Delivery::call(PyObject* handler, PyObject* member, std::string_view messag
 }
 
 // Never blocks: what cannot go now goes with the next tick.
-void Delivery::acknowledge(Sender& sender, std::uint32_t lane, bool resume) {
+void GroupDelivery::acknowledge(Sender& sender, std::uint32_t lane, bool resume) {
     sender.due[lane] = true;
     if (sender.peer == nullptr) return;
     const std::uint64_t upto = sender.lanes[lane].expected();
@@ -317,7 +317,7 @@ void Delivery::acknowledge(Sender& sender, std::uint32_t lane, bool resume) {
     sender.unacknowledged[lane] = 0;
 }
 
-void Delivery::expire() {
+void GroupDelivery::expire() {
     const Nanos old = now_ns() - kEarly;
     while (!early_.empty() && early_.front().arrived < old) {
         add(strangers_, early_.front().count - 1);
@@ -329,7 +329,7 @@ void Delivery::expire() {
 
 // --- its own -----------------------------------------------------------------------------------------
 
-void Delivery::deliver_own(PyObject* handler, Nanos until) {
+void GroupDelivery::deliver_own(PyObject* handler, Nanos until) {
     const auto self = senders_.find(self_);
     const std::uint64_t end = all_->own(own_, wrapped_, kOwnPerTurn);
     std::uint64_t done = end - own_.size();
@@ -346,12 +346,12 @@ void Delivery::deliver_own(PyObject* handler, Nanos until) {
     all_->delivered(done);
 }
 
-std::map<std::uint64_t, Nanos> Delivery::heard() {
+std::map<std::uint64_t, Nanos> GroupDelivery::heard() {
     std::lock_guard lock(mutex_);
     return heard_;
 }
 
-Delivery::Counts Delivery::counts() const {
+GroupDelivery::Counts GroupDelivery::counts() const {
     const auto get = [](const std::atomic<std::uint64_t>& one) { return one.load(std::memory_order_relaxed); };
     return {get(delivered_), get(bytes_),     get(failed_),           get(duplicates_), get(gaps_),
             get(malformed_), get(strangers_), get(acknowledgements_), get(early_count_)};
