@@ -145,13 +145,17 @@ class _Together:
             self._set.Add(text)
         # It is found in every body: a set that runs out of memory finds nothing, and is silent.
         self._witness = self._set.Add("")
-        self._set.Compile()
+        try:
+            self._set.Compile()
+        except re2.error:  # together they are too many
+            self._set = None
 
     def matching(self, body: bytes) -> list[str]:
         texts, witness = self.texts, self._witness
-        found = self._set.Match(body)
-        if witness in found:
-            return [texts[one] for one in found if one != witness]
+        if self._set is not None:
+            found = self._set.Match(body)
+            if witness in found:
+                return [texts[one] for one in found if one != witness]
         # One by one: RE2 then goes on without remembered states, slower.
         return [text for text in texts if _single(text).search(body) is not None]
 

@@ -91,17 +91,27 @@ def test_expressions_come_and_go_by_the_thousand() -> None:
     assert bank.matching(b"user-7 and user-1198 ") == ["user-1198 "]
 
 
-def test_a_set_that_has_no_memory_is_replaced_by_one_by_one(
+def test_expressions_that_are_too_many_together_are_searched_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """RE2 itself says nothing of it: a body would match nothing at all."""
     monkeypatch.setattr(regexes, "_BASE_MEMORY", 40_000)
     monkeypatch.setattr(regexes, "_MEMORY_EACH", 0)
     texts = [f"(x{number}|y.{{5}}z{number})" for number in range(40)]
     bank = Bank(texts)
-    set_ = bank._all[0]
-    assert set_._witness not in set_._set.Match(b"x7")
+    assert bank._all[0]._set is None
     assert sorted(bank.matching(b"x7 and x33")) == sorted([texts[7], texts[3], texts[33]])
+
+
+def test_a_set_that_finds_nothing_at_all_is_not_believed() -> None:
+    """RE2 says by that alone that it has run out of memory on a body."""
+
+    class Exhausted:
+        def Match(self, body: bytes) -> list[int]:
+            return []
+
+    bank = Bank(["a+", "b+", "exhausted"])
+    bank._all[0]._set = Exhausted()
+    assert sorted(bank.matching(b"xaab")) == ["a+", "b+"]
 
 
 @pytest.mark.parametrize(
