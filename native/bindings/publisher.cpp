@@ -181,10 +181,14 @@ PyObject* Publisher::publish(PyObject* data, PyObject* properties, PyObject* ttl
         said = {PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get()))};
     }
     const Message message{static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)};
-    std::vector<Verdict> verdicts(1);
-    // Others may have run meanwhile, and closed it.
-    if (targets_.contents() && (!content_.judge(targets_, {{said, message}}, verdicts) || !open())) return nullptr;
-    const Chosen chosen = wanted(said, verdicts[0]);
+    Verdict verdict;
+    if (targets_.contents()) {
+        std::vector<Verdict> verdicts;
+        // Others may have run meanwhile, and closed it.
+        if (!content_.judge(targets_, {{said, message}}, verdicts) || !open()) return nullptr;
+        verdict = std::move(verdicts[0]);
+    }
+    const Chosen chosen = wanted(said, verdict);
     return send(chosen, {{topic_, 0, 0, 0, 0, 0}, said, &message, 1, expires});
 }
 

@@ -101,6 +101,8 @@ class XmlJudge:
         with self._my_turn() as mine:
             until = time.monotonic() + _BATCH
             while mine and len(verdicts) < len(bodies) and time.monotonic() < until:
+                if self._closed:
+                    break
                 self._judge_some(expressions, bodies[len(verdicts) :], verdicts, until)
         return verdicts + [Verdict(timed_out=True) for _ in bodies[len(verdicts) :]]
 

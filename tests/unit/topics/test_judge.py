@@ -238,19 +238,18 @@ BOMB_BODY = b"<r>" + b"<a><b><c>1</c></b></a>" * 15_000 + b"</r>"
 def test_an_expression_without_an_end_is_ended(text: str, caplog: pytest.LogCaptureFixture) -> None:
     """It matches nothing, is set aside for a while, and others are evaluated all the same."""
     caplog.set_level(logging.WARNING, "antiphon.topics")
-    judge = ContentJudge(deadline=0.5)
+    judge = ContentJudge(deadline=1.5)
     try:
         plan, (bomb, good) = plan_of(judge, XPath(text), XPath("/order"))
-        assert plan([ORDER])[0].count(good) == 1
+        eventually(lambda: good in plan([ORDER])[0], 20.0, "it runs")
         began = time.monotonic()
         plan([BOMB_BODY])
         assert time.monotonic() - began < 30.0
         assert judge.statistics().timed_out >= 1
         assert any("takes too long" in record.message for record in caplog.records)
         # Meanwhile nothing waits for it.
-        (passed,) = plan([ORDER])
-        assert good in passed
-        assert bomb not in passed
+        eventually(lambda: good in plan([ORDER])[0], 20.0, "others are evaluated")
+        assert bomb not in plan([ORDER])[0]
         assert judge.statistics().timed_out >= 2
     finally:
         judge.close()
@@ -258,7 +257,7 @@ def test_an_expression_without_an_end_is_ended(text: str, caplog: pytest.LogCapt
 
 def test_an_expression_that_was_set_aside_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xml_judge, "_PAUSE", 0.05)
-    judge = ContentJudge(deadline=0.5)
+    judge = ContentJudge(deadline=1.5)
     try:
         plan, (number,) = plan_of(judge, XPath(f"/order or {BOMBS[1]}"))
         plan([BOMB_BODY])
@@ -280,7 +279,7 @@ def test_the_process_may_die_at_any_time(judge: ContentJudge) -> None:
 
 
 def test_a_process_that_is_stopped_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    judge = ContentJudge(deadline=0.5)
+    judge = ContentJudge(deadline=1.5)
     try:
         plan, (number,) = plan_of(judge, XPath("/order"))
         eventually(lambda: plan([ORDER]) == [[number]], 20.0, "it runs")
