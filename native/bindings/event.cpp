@@ -9,12 +9,12 @@ namespace antiphon::python {
 namespace {
 
 // Never given back: static objects outlive the interpreter.
-PyObject *decode_properties = nullptr, *decode_message = nullptr;
+PyObject *decode_properties = nullptr, *decode_message = nullptr, *decode_topic = nullptr;
 
 struct EventObject {
     PyObject_HEAD
     PyObject* data;
-    PyObject* topic;
+    PyObject* topic;       // a name; of a number or a tag, until somebody looks at it
     PyObject* properties;  // bytes until somebody looks at them; null: none
     std::int64_t time_ns;
     std::uint64_t sequence;
@@ -47,6 +47,17 @@ Reference properties_of(PyObject* bytes) {
         return {};
     }
     return Reference::steal(PyObject_CallOneArg(decode_properties, bytes));
+}
+
+// What a topic's name stands for: a text that begins with a slash is no name, but a number or a tag.
+PyObject* topic_of(PyObject*& topic) {
+    if (PyUnicode_CheckExact(topic) && PyUnicode_GET_LENGTH(topic) != 0 && PyUnicode_READ_CHAR(topic, 0) == '/' &&
+        decode_topic != nullptr) {
+        PyObject* meant = PyObject_CallOneArg(decode_topic, topic);
+        if (meant == nullptr) return nullptr;
+        Py_XSETREF(topic, meant);
+    }
+    return Py_NewRef(topic);
 }
 
 void event_dealloc(PyObject* self) {
@@ -90,7 +101,7 @@ PyObject* event_new(PyTypeObject* type, PyObject* arguments, PyObject* named) {
 }
 
 PyObject* get_data(PyObject* self, void*) { return Py_NewRef(event_of(self).data); }
-PyObject* get_topic(PyObject* self, void*) { return Py_NewRef(event_of(self).topic); }
+PyObject* get_topic(PyObject* self, void*) { return topic_of(event_of(self).topic); }
 PyObject* get_time(PyObject* self, void*) { return PyLong_FromLongLong(event_of(self).time_ns); }
 PyObject* get_sequence(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(event_of(self).sequence); }
 PyObject* get_source(PyObject* self, void*) { return PyLong_FromLong(event_of(self).source); }
@@ -117,8 +128,10 @@ PyObject* event_decode(PyObject* self, PyObject* type) {
 }
 
 PyObject* event_repr(PyObject* self) {
-    const EventObject& event = event_of(self);
-    return PyUnicode_FromFormat("<Event %R #%llu of node %d, %zd bytes>", event.topic,
+    EventObject& event = event_of(self);
+    const Reference topic = Reference::steal(topic_of(event.topic));
+    if (!topic) return nullptr;
+    return PyUnicode_FromFormat("<Event %R #%llu of node %d, %zd bytes>", topic.get(),
                                 static_cast<unsigned long long>(event.sequence), static_cast<int>(event.source),
                                 PyBytes_GET_SIZE(event.data));
 }
@@ -132,7 +145,7 @@ PyMethodDef event_methods[] = {
 
 PyGetSetDef event_attributes[] = {
     {"data", get_data, nullptr, "The payload, bytes.", nullptr},
-    {"topic", get_topic, nullptr, "The name of the topic it was published on.", nullptr},
+    {"topic", get_topic, nullptr, "The topic it was published on: its name, its number or its tag.", nullptr},
     {"properties", get_properties, nullptr, "What the publisher said of it: str to str, int, float or bool.", nullptr},
     {"time_ns", get_time, nullptr, "When it was published: nanoseconds since 1970, by the publisher's clock.", nullptr},
     {"source", get_source, nullptr, "The id of the node that published it.", nullptr},
@@ -160,7 +173,7 @@ void event_batch_dealloc(PyObject* self) {
     dealloc_batch(self);
 }
 
-PyObject* batch_topic(PyObject* self, void*) { return Py_NewRef(batch_of(self).topic); }
+PyObject* batch_topic(PyObject* self, void*) { return topic_of(batch_of(self).topic); }
 PyObject* batch_sequences(PyObject* self, void*) { return PyMemoryView_FromObject(batch_of(self).sequences); }
 PyObject* batch_times(PyObject* self, void*) { return PyMemoryView_FromObject(batch_of(self).times_ns); }
 PyObject* batch_sources(PyObject* self, void*) { return PyMemoryView_FromObject(batch_of(self).sources); }
@@ -186,7 +199,7 @@ PyObject* batch_properties(PyObject* self, void*) {
 }
 
 PyGetSetDef batch_attributes[] = {
-    {"topic", batch_topic, nullptr, "The name of the topic: a batch has one.", nullptr},
+    {"topic", batch_topic, nullptr, "The topic: a batch has one.", nullptr},
     {"sequences", batch_sequences, nullptr, "The publisher's count of each event, as a view of uint64.", nullptr},
     {"times_ns", batch_times, nullptr, "When each was published, as a view of int64.", nullptr},
     {"sources", batch_sources, nullptr, "The node that published each, as a view of uint16.", nullptr},
@@ -199,9 +212,10 @@ const char event_batch_doc[] = "A Batch of events of one topic, with what is kno
 
 }  // namespace
 
-void set_event_hooks(Reference properties, Reference message) {
+void set_event_hooks(Reference properties, Reference message, Reference topic) {
     Py_XSETREF(decode_properties, properties.release());
     Py_XSETREF(decode_message, message.release());
+    Py_XSETREF(decode_topic, topic.release());
 }
 
 bool add_event_types(PyObject* module) {

@@ -10,8 +10,9 @@ namespace antiphon::python {
 
 bool add_event_types(PyObject* module);
 
-// What the Python side does for events: decode_properties(bytes) -> dict, decode(type, bytes) -> message.
-void set_event_hooks(Reference properties, Reference message);
+// What the Python side does for events: decode_properties(bytes) -> dict, decode(type, bytes) -> message,
+// and what a topic that has no name of its own is: topic(text) -> number or tag.
+void set_event_hooks(Reference properties, Reference message, Reference topic);
 
 // Null with an exception set. `topic` is a str.
 PyObject* make_event(const EventView& view, PyObject* topic, std::uint16_t source, std::uint32_t missed);

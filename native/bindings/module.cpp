@@ -544,10 +544,11 @@ NB_MODULE(_core, m) {
         .def(
             "serve",
             [](Publisher& self, std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least,
-               std::shared_ptr<match::Filter> where) {
-                return self.serve(peer, incarnation, flow, least, std::move(where));
+               std::shared_ptr<match::Filter> where, std::uint64_t content) {
+                return self.serve(peer, incarnation, flow, least, std::move(where), content);
             },
-            "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none())
+            "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none(), "content"_a = 0)
+        .def("judge_by", [](Publisher& self, nb::handle planner) { self.judge_by(shared(planner)); }, "planner"_a)
         .def("settle", &Publisher::settle)
         .def("settle_waiting", &Publisher::settle_waiting)
         .def_prop_ro("owes_large", &Publisher::owes_large)
@@ -574,9 +575,10 @@ NB_MODULE(_core, m) {
             return d;
         });
 
-    m.def("set_event_hooks", [](nb::handle properties, nb::handle message) {
-        set_event_hooks(shared(properties), shared(message));
-    }, "properties"_a, "message"_a);
+    m.def("set_event_hooks", [](nb::handle properties, nb::handle message, nb::handle topic) {
+        set_event_hooks(shared(properties), shared(message), shared(topic));
+    }, "properties"_a, "message"_a, "topic"_a);
+    m.attr("JUDGED_BYTES") = kMostJudged;
     m.def("on_scheduler_thread", [] { return Scheduler::on_scheduler_thread(); });
     m.def("build_info", &build_info);
     m.def(

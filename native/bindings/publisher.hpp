@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "bindings/content.hpp"
 #include "bindings/node.hpp"
 #include "bindings/targets.hpp"
 
@@ -39,10 +40,12 @@ class Publisher {
     ~Publisher();
 
     // A subscription of another node, or of this one: its flow there, what it charges at the least, and
-    // which events it wants; null: all of them. Serving one again changes nothing. False: that node is
-    // not known.
+    // which events it wants: by their properties, null for all of them, and by their content, 0 for all
+    // of them. Serving one again changes nothing. False: that node is not known.
     bool serve(std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
-               std::shared_ptr<const match::Filter> where);
+               std::shared_ptr<const match::Filter> where, std::uint64_t content);
+    // Who judges content; before the first that asks for it is served.
+    void judge_by(Reference planner) { content_.use(std::move(planner)); }
     void leave(std::uint16_t peer, std::uint32_t flow);
     std::size_t targets() const { return targets_.alive(); }
 
@@ -85,6 +88,7 @@ class Publisher {
         const Message* events;
         std::size_t count;
         Nanos expires;  // on this machine's clock; 0: never
+        std::size_t before = 0;  // events of the same call that have gone already
         // Instead of head, properties, events and expires: somebody else's, and when they came.
         const EventView* views = nullptr;
         Nanos arrived = 0;
@@ -126,7 +130,7 @@ class Publisher {
         Publisher& publisher_;
     };
 
-    Chosen wanted(const Message& properties);
+    Chosen wanted(const Message& properties, const Verdict& verdict = {});
     void lose(const Queued& event, Gaps& after);
     bool send_queued(Nanos until, Sender& sender);
     PyObject* enqueue(const Chosen& targets, Load load);
@@ -145,7 +149,13 @@ class Publisher {
     static Message properties_at(const Load& load, std::size_t i);
     static Message data_at(const Load& load, std::size_t i);
     void retain(const Load& load);
-    bool send_spans(const std::vector<Message>& spans, Nanos expires);
+    bool send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before);
+    bool send_judged(const std::vector<Message>& spans, Nanos expires, std::size_t before);
+    bool send_some(const Chosen& targets, const Message* first, std::size_t count, Nanos expires, std::size_t before);
+    // With the interpreter's lock, and without the turn: of the event that is kept, and which one that is.
+    bool judge_retained(Nanos deadline, Verdict& verdict, std::uint64_t& sequence);
+    void relay_chosen(const EventView* views, std::size_t count, const std::vector<Verdict>& verdicts, Nanos arrived,
+                      Nanos patience);
     bool open() const;
     // The bytes of a message; null with an exception set.
     Reference encoded(PyObject* message);
@@ -165,6 +175,7 @@ class Publisher {
     Reference encode_;  // properties to bytes
     Reference encode_message_;
     Targets targets_;
+    Content content_;
     std::atomic<bool> closed_{false};  // written with the interpreter's lock
     // Whose turn it is: of numbers and order. Held while somebody waits for credit, so nobody waits for
     // it with the interpreter's lock, and nobody for longer than his own deadline.

@@ -9,6 +9,8 @@ namespace {
 
 using Status = Attempt::Status;
 
+const Verdict kNothing;
+
 // For one that was waited for in vain, and has perhaps room again; for everybody; and then only some wait.
 constexpr Nanos kBriefly = 20 * kMillisecond, kMoment = 200 * kMillisecond;
 
@@ -23,15 +25,42 @@ void Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed,
         relay_to(chosen, views.data(), views.size(), arrived, patience);
         return;
     }
-    Released released;
+    if (!targets_.contents()) {
+        Released released;
+        relay_chosen(views.data(), views.size(), {}, arrived, patience);
+        return;
+    }
+    // A part at a time: what was judged goes on its way before the next is.
+    std::vector<Body> bodies;
+    std::vector<Verdict> verdicts;
+    for (std::size_t first = 0; first < views.size(); first += bodies.size()) {
+        bodies.clear();
+        std::size_t bytes = 0;
+        while (first + bodies.size() < views.size() && bodies.size() < kJudgedAtOnce && bytes < kMostJudged) {
+            const EventView& view = views[first + bodies.size()];
+            bodies.push_back({{view.properties, view.head.properties}, {view.data, view.size}});
+            bytes += view.size;
+        }
+        // One that fails says so, and those who do not ask it get theirs.
+        if (!content_.judge(targets_, bodies, verdicts)) PyErr_WriteUnraisable(nullptr);
+        if (closed_) return;
+        Released released;
+        relay_chosen(views.data() + first, bodies.size(), verdicts, arrived, patience);
+    }
+}
+
+// Without the interpreter's lock. No verdicts: nobody asked for any.
+void Publisher::relay_chosen(const EventView* views, std::size_t total, const std::vector<Verdict>& verdicts,
+                             Nanos arrived, Nanos patience) {
     Chosen chosen, next;
-    const EventView* first = views.data();
+    const EventView* first = views;
     std::size_t count = 0;
-    for (const EventView& view : views) {
+    for (std::size_t i = 0; i < total; ++i) {
+        const EventView& view = views[i];
         // A publisher that keeps its last event sends it again to whoever asks again, as a broker may.
         if (retains_ && view.head.sequence <= last_relayed_) continue;
         last_relayed_ = view.head.sequence;
-        targets_.choose({view.properties, view.head.properties}, next);
+        targets_.choose({view.properties, view.head.properties}, verdicts.empty() ? kNothing : verdicts[i], next);
         if (retains_) {  // it has to be kept before the next one is looked at
             relay_to(next, &view, 1, arrived, patience);
             if (closed_) return;
@@ -71,7 +100,7 @@ void Publisher::pass_up(std::size_t count) {
 void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived,
                          Nanos patience) {
     const bool owes = owed_gap_.load(std::memory_order_relaxed) != 0;
-    const Load load{{}, {nullptr, 0}, nullptr, count, 0, views, arrived};
+    const Load load{{}, {nullptr, 0}, nullptr, count, 0, 0, views, arrived};
     sequence_.fetch_add(count, std::memory_order_relaxed);
     if (targets.empty() && !owes && !retains_) return;  // nobody wants them, and nobody has to be told
     if (!take_for_relay(count, patience)) return;

@@ -65,23 +65,29 @@ from antiphon.node import (
     Schedule,
 )
 from antiphon.topics import (
+    AllOf,
     Bus,
     BusConfig,
     BusStatistics,
+    ContentStatistics,
     DelayModel,
     Event,
     EventBatch,
     Plan,
     Publisher,
+    Regex,
     Subscription,
+    Tag,
     Timer,
     TopicInfo,
+    XPath,
 )
 from antiphon.wire import Message
 
 __all__ = [
     "INSECURE",
     "TLS",
+    "AllOf",
     "AntiphonError",
     "AuthenticationFailed",
     "Batch",
@@ -94,6 +100,7 @@ __all__ = [
     "Closed",
     "ConfigError",
     "ConnectionInfo",
+    "ContentStatistics",
     "DelayModel",
     "DuplicateNode",
     "Event",
@@ -114,6 +121,7 @@ __all__ = [
     "Publisher",
     "QueueFull",
     "ReceiveTimeout",
+    "Regex",
     "RemoteError",
     "RequestCancelled",
     "RequestTimeout",
@@ -121,10 +129,12 @@ __all__ = [
     "SendTimeout",
     "StoreFull",
     "Subscription",
+    "Tag",
     "Timer",
     "TopicInfo",
     "UnknownKind",
     "UnknownPeer",
     "WouldBlock",
+    "XPath",
     "__version__",
 ]

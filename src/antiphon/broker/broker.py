@@ -26,7 +26,9 @@ from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.life import Owner, begin, end
 from antiphon.topics.announcements import Subscribed, Want, encode
-from antiphon.topics.names import TopicIndex, check_topic
+from antiphon.topics.judge import ContentStatistics
+from antiphon.topics.kinds import check_text
+from antiphon.topics.names import TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
 
@@ -65,6 +67,8 @@ class BrokerStatistics:
     """Events that a subscription missed because it had no room for too long."""
     lost: int
     """Events for subscriptions that could not be reached."""
+    content: ContentStatistics
+    """Of filters on the content of events."""
 
 
 class Broker(Owner):
@@ -153,6 +157,7 @@ class Broker(Owner):
                 routes = self._routes()
             for route in routes:
                 route.core.close()
+            self._interests.judge.close()
 
     @property
     def address(self) -> str:
@@ -213,7 +218,7 @@ class Broker(Owner):
         topic = self._topics.get(name)
         if topic is None:
             try:
-                check_topic(name)
+                check_text(name)
             except ConfigError as error:
                 log.warning("client %d publishes something that is no topic: %s", peer, error)
                 return
@@ -421,6 +426,7 @@ class Broker(Owner):
                 relayed=sum(one["published"] for one in counts),
                 dropped=sum(one["dropped"] for one in counts),
                 lost=sum(one["lost"] for one in counts),
+                content=self._interests.judge.statistics(),
             )
 
 

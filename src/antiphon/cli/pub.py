@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli.secret import SecretFile, read_secret
+from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
 
@@ -28,6 +29,7 @@ def pub(
         str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
     ] = "local://default",
     secret_file: SecretFile = None,
+    kind: KindOption = Kind.NAME,
     count: Annotated[int, typer.Option(min=1, help="How often to publish DATA.")] = 1,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Events per second; without it, as they come.")
@@ -43,14 +45,16 @@ def pub(
     """Publish on a topic, and say how many events went to how many subscriptions.
 
     Example: antiphon pub plant/7/temp 31.5 --property site=A
+    Example: antiphon pub room=blue "the light is on" --kind tag
     """
     properties = dict(_property(text) for text in prop or ())
     with Bus(bus, secret=read_secret(secret_file)) as channel:
-        publisher = channel.publisher(topic)
+        publisher = channel.publisher(read_topic(topic, kind))
         if wait and not publisher.wait_for_subscribers(1, wait):
+            like = "" if kind is Kind.NAME else f" --kind {kind}"
             raise AntiphonError(
                 f"nobody has subscribed to {topic!r} on {bus} within {wait:g} s; start 'antiphon "
-                f"sub {topic} --bus {bus}', or wait longer (--wait)"
+                f"sub {topic} --bus {bus}{like}', or wait longer (--wait)"
             )
         published = subscribers = 0
         due = time.monotonic()

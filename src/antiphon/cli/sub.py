@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.secret import SecretFile, read_secret
+from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import ReceiveTimeout
-from antiphon.topics import Bus
+from antiphon.topics import AllOf, Bus, Regex, XPath
 
 __all__ = ["sub"]
 
@@ -22,8 +23,20 @@ def sub(
         str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
     ] = "local://default",
     secret_file: SecretFile = None,
+    kind: KindOption = Kind.NAME,
     where: Annotated[
         str | None, typer.Option(help="A filter on properties: site = 'A' AND temp > 30")
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option("--where-regex", help="A filter on the data, by RE2: timeout|refused"),
+    ] = None,
+    xpath: Annotated[
+        str | None,
+        typer.Option("--where-xpath", help="A filter on data that is XML: /order[total > 100]"),
+    ] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="prefix=name, for --where-xpath.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so long.")] = None,
@@ -35,10 +48,12 @@ def sub(
     """Print what is published, until Ctrl-C.
 
     Example: antiphon sub 'plant/*/temp' --where "temp > 30" --json
+    Example: antiphon sub 'log/*' --where-regex 'timeout|refused'
     """
+    wanted = _where(where, regex, xpath, namespace or [])
     until = None if seconds is None else time.monotonic() + seconds
     with Bus(bus, secret=read_secret(secret_file)) as channel:
-        subscription = channel.subscribe(pattern, where=where)
+        subscription = channel.subscribe(read_topic(pattern, kind), where=wanted)
         seen = size = said = 0
         due = time.monotonic() + 1
         while count is None or seen < count:
@@ -59,6 +74,19 @@ def sub(
                 _say(event, as_json)
 
 
+def _where(
+    where: str | None, regex: str | None, xpath: str | None, namespaces: list[str]
+) -> AllOf | None:
+    """All that was given has to hold."""
+    parts: list[Any] = [] if where is None else [where]
+    if regex is not None:
+        parts.append(Regex(regex))
+    if xpath is not None:
+        pairs = [text.partition("=") for text in namespaces]
+        parts.append(XPath(xpath, {prefix: name for prefix, _, name in pairs}))
+    return AllOf(*parts) if parts else None
+
+
 def _say_rate(events: int, size: int, seconds: float, as_json: bool) -> None:
     facts = {"events_per_s": round(events / seconds, 1), "bytes_per_s": round(size / seconds, 1)}
     if as_json:
@@ -71,7 +99,7 @@ def _say(event: Any, as_json: bool) -> None:
     text = event.data.decode(errors="backslashreplace")
     if as_json:
         facts = {
-            "topic": event.topic,
+            "topic": event.topic if isinstance(event.topic, int) else str(event.topic),
             "data": text,
             "properties": event.properties,
             "time_ns": event.time_ns,

@@ -15,6 +15,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from antiphon.topics.content import MAX_CONDITIONS, Condition
+
 __all__ = ["Changes", "Ledger", "Subscribed", "Table", "Update", "Want", "decode", "encode"]
 
 _HISTORY = 1024
@@ -40,6 +42,7 @@ class Subscribed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     pattern: _Name
     least_charge: _U32
     where: Annotated[str, msgspec.Meta(max_length=65536)] | None = None
+    content: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=MAX_CONDITIONS)] = ()
 
 
 class Update(msgspec.Struct, array_like=True, tag="update"):

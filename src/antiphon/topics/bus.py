@@ -36,15 +36,16 @@ from antiphon.topics.announcements import Subscribed
 from antiphon.topics.channels import open_channel
 from antiphon.topics.config import BusConfig
 from antiphon.topics.conformance import Conduct, Conformance
+from antiphon.topics.content import Filter, read_where
 from antiphon.topics.finder import Member
+from antiphon.topics.kinds import Topic, pattern_of, text_of, topic_of
 from antiphon.topics.model import WINDOW, DelayModel, Meters, Threads, predict
-from antiphon.topics.names import Pattern, TopicIndex, check_topic
+from antiphon.topics.names import Pattern, TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import Publisher, encode_properties
 from antiphon.topics.statistics import BusStatistics, TopicInfo
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer, make_timer
-from antiphon.topics.where import Where
 from antiphon.wire.message import Message, decoder_for
 
 __all__ = ["Bus"]
@@ -197,6 +198,7 @@ class Bus(Owner):
         until = time.monotonic() + drain
         with contextlib.ExitStack() as stack:  # backwards; Ctrl-C ends the patience, not the rest
             stack.callback(self._wake)
+            stack.callback(self._interests.judge.close)
             for publisher in publishers:
                 stack.callback(publisher._core.close)
             stack.callback(self._finder.close)
@@ -231,7 +233,7 @@ class Bus(Owner):
 
     def publisher(
         self,
-        topic: str,
+        topic: Topic,
         *,
         share: float | None = None,
         capacity: int = _CAPACITY,
@@ -239,8 +241,10 @@ class Bus(Owner):
         retain: bool = False,
         record: bool = False,
     ) -> Publisher:
-        """A `Publisher` of one topic: levels joined by ``/``, no wildcards. Never blocks.
+        """A `Publisher` of one topic. Never blocks.
 
+        A topic is a name of levels joined by ``/``, without wildcards, a number of 64 bits, or a
+        `Tag` with a value.
         ``when_full``: what happens when a subscription has no room; ``block``: `publish` waits,
         ``drop_newest``: that subscription misses the event. With a ``share`` the publisher is a
         task with a queue of ``capacity`` events, which scheduler threads send; `publish` returns
@@ -256,13 +260,13 @@ class Bus(Owner):
         # Without a share an event goes straight into the rings. To lose the oldest there must be
         # a queue in which it waits.
         own_queue = room if part or when_full == "drop_oldest" else 0
-        name = check_topic(topic)
+        name = text_of(topic)
         with self._lock:
             number = next(self._numbers)
             core = self.node._publisher(
                 number, name, when_full, retain, own_queue, encode_properties
             )
-            self.node._share(core, part, f"publisher {name!r}")
+            self.node._share(core, part, f"publisher {topic!r}")
             publisher = Publisher(self, core, name, number, retain)
             self._publishers[number] = publisher
             self._topics.add(name, number)
@@ -283,7 +287,7 @@ class Bus(Owner):
                 if self._publishers.pop(publisher._number, None) is not None:
                     self._past.append(publisher.statistics())
                     self._past = [{name: sum(one[name] for one in self._past) for name in _COUNTS}]
-                    self._topics.remove(publisher.topic, publisher._number)
+                    self._topics.remove(publisher._text, publisher._number)
                     self._ledger.unpublish(publisher._number)
                     self._changed.notify_all()
             self._wake()
@@ -298,13 +302,13 @@ class Bus(Owner):
 
     def subscribe(
         self,
-        pattern: str,
+        pattern: Topic,
         handler: Handler | None = None,
         *,
         share: float | None = None,
         capacity: int | None = None,
         when_full: str = "block",
-        where: str | None = None,
+        where: Filter | None = None,
         batch: bool = False,
         durable: str | None = None,
         start: Any = None,
@@ -312,22 +316,23 @@ class Bus(Owner):
     ) -> Subscription:
         """Asks for the events of all topics that match. Never blocks.
 
-        In ``pattern`` ``*`` stands for one level, ``**`` for any number. ``handler(event)`` (with
+        In ``pattern`` ``*`` stands for one level of a name, ``**`` for any number; it can also be a
+        number, or a `Tag` with one value or without, for all. ``handler(event)`` (with
         ``batch=True`` ``handler(batch)``, an `EventBatch` of one topic) runs on scheduler threads,
         one call at a time; an ``async def`` runs on the event loop that was running when the bus
         started, one at a time as well; one that raises is logged and counted. Without a handler the
         subscription is iterated. ``share``: the fraction of the schedule's period that it can count
         on. ``capacity`` events may wait; then publishers wait (``block``) or events are lost here
         (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells. ``where`` is a
-        filter on properties, applied by the publishers: a condition of SQL-92, such as
-        ``price > 100 AND region IN ('EU', 'UK')``.
+        filter, applied by the publishers: on properties a condition of SQL-92, such as
+        ``price > 100 AND region IN ('EU', 'UK')``; on the data a `Regex` or an `XPath`; `AllOf`
+        joins them.
         """
         self._check_open()
         _refuse_broker(durable=durable, start=start, group=group)
-        wanted = Pattern(pattern)
+        wanted = pattern_of(pattern)
         part = check_share(share)
-        if where is not None:
-            Where(where)
+        selector, content = read_where(where)
         if when_full not in _WHEN_FULL:
             raise _bad_policy(when_full)
         if capacity is None:
@@ -348,17 +353,17 @@ class Bus(Owner):
         else:
             if not callable(handler):
                 raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
-            report = functools.partial(_log_event_failure, wanted.text)
+            report = functools.partial(_log_event_failure, pattern)
             core = self.node._subscribe(handler, report, batch, room, when_full)
             if part:
-                self._conduct.patterns[core] = wanted.text
-            self.node._share(core, part, f"subscription {wanted.text!r}")
+                self._conduct.patterns[core] = str(pattern)
+            self.node._share(core, part, f"subscription {pattern!r}")
         subscription = Subscription(self, core, wanted, where)
         if coroutine:
             subscription._coroutine = handler
         if part:
             subscription._handled().watched = True
-        subscribed = Subscribed(core.flow, wanted.text, core.least_charge, where)
+        subscribed = Subscribed(core.flow, wanted.text, core.least_charge, selector, content)
         with self._lock:
             self._subscriptions[core.flow] = subscription
             self._ledger.subscribe(subscribed)
@@ -481,7 +486,7 @@ class Bus(Owner):
             raise Closed("this subscription is closed; it has no share", what="subscription")
         if not isinstance(core, Handle):
             raise ConfigError("a subscription that is iterated has no share", setting="share")
-        self._conduct.patterns[core] = subscription.pattern
+        self._conduct.patterns[core] = str(subscription.pattern)
         self.node._shares.give(core, share, f"subscription {subscription.pattern!r}")
         subscription._handled().watched = True
 
@@ -530,7 +535,7 @@ class Bus(Owner):
                     publishers.setdefault(name, set()).add(peer)
             return [
                 TopicInfo(
-                    name,
+                    topic_of(name),
                     tuple(sorted(ids)),
                     tuple(sorted({one.peer for one in self._interests.matching(name)})),
                 )
@@ -556,6 +561,7 @@ class Bus(Owner):
                 published=sum(one["published"] for one in counts),
                 dropped=sum(one["dropped"] for one in counts),
                 lost=sum(one["lost"] for one in counts),
+                content=self._interests.judge.statistics(),
                 shares=self.node._shares.held(),
                 threads=int(usage["threads"]),
                 at_once=threads.at_once,
@@ -611,7 +617,7 @@ def _bad_policy(when_full: object) -> ConfigError:
     )
 
 
-def _log_event_failure(pattern: str, kind: int, source: int, error: BaseException) -> None:
+def _log_event_failure(pattern: Topic, kind: int, source: int, error: BaseException) -> None:
     log.error(
         "the handler of subscription %r failed on an event of node %d",
         pattern,
@@ -637,4 +643,4 @@ def _message(type: type[Message], data: bytes) -> Message:
         raise ProtocolError(f"this event is no {type.__name__}: {error}") from None
 
 
-set_event_hooks(_properties, _message)
+set_event_hooks(_properties, _message, topic_of)

@@ -5,6 +5,10 @@ stands for exactly one level and ``**`` for any number of them, none included, s
 matches ``plant``. Levels are compared code point by code point: no case is folded and no Unicode
 is normalised, and a name that begins with ``$`` is a name as any other.
 
+Topics that are no names (`antiphon.topics.kinds`) are texts that begin with a slash, so with a
+level that is empty, as no name has one. They are found here as names are, but ``*`` and ``**``
+never stand for an empty level: a pattern of names means names only.
+
 Peers write patterns too, so none may cost more than its length promises. A pattern becomes a
 machine whose state is the set of positions that the name may have reached, one bit for each:
 a level moves all of them at once. The rejected alternative, a regular expression, goes back over
@@ -34,6 +38,9 @@ MAX_NAME_BYTES = 1024
 
 K = TypeVar("K", bound=Hashable)
 
+# How `antiphon.topics.kinds` writes a number, and a tag with a value or with any.
+_INT = re.compile(r"/int/(0|-?[1-9][0-9]{0,18})")
+_TAG = re.compile(r"/tag/(?:[^/%*]|%2[5FA])+/(?:\*|(?:[^/%*]|%2[5FA])+)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _brief = reprlib.Repr()
@@ -134,6 +141,8 @@ class Pattern:
 
     def _step(self, state: int, level: str) -> int:
         """The positions behind ``level``: "**" stays where it is, and lets pass at once."""
+        if not level:  # no star stands for it
+            return (state & self._exact.get(level, 0)) << 1
         moved = (state & (self._one | self._exact.get(level, 0))) << 1 | state & self._many
         return moved | (moved & self._many) << 1
 
@@ -253,13 +262,19 @@ class PatternIndex(Generic[K]):
         root = self._root
         if root.empty:
             return found
+        levels = name.split("/")
+        if not levels[0]:  # no name: no star stands for that level
+            below = root.exact.get("")
+            if below is None:
+                return found
+            root, levels = below, levels[1:]
         here = [root]
         # A "**" that was reached takes all levels that follow, so these are never left again.
         # Only they can be reached in two ways, hence the set.
         resting: list[_Fork[K]] = []
         known: set[_Fork[K]] = set()
         _rest_below(here, resting, known)
-        for level in name.split("/"):
+        for level in levels:
             ahead: list[_Fork[K]] = []
             for forks in (here, resting):
                 for fork in forks:
@@ -350,7 +365,7 @@ class TopicIndex(Generic[K]):
         """The keys with a name that the pattern matches, as a set of the caller's own."""
         if pattern.literal:
             return set(self._names.get(pattern.text, ()))
-        if pattern.text == "**":
+        if pattern.text == "**" and "" not in self._root.children:
             return set().union(*self._names.values())
         found: set[K] = set()
         named = pattern._exact
@@ -361,10 +376,11 @@ class TopicIndex(Generic[K]):
                 found |= branch.keys
             if state & (pattern._one | pattern._many):
                 # Most levels are none that the pattern names; they all lead to the same state.
-                other = pattern._step(state, "")
+                other = pattern._step(state, "*")  # which is never a level of a name
                 for level, child in branch.children.items():
-                    ahead = pattern._step(state, level) if level in named else other
-                    places.append((child, ahead, depth + 1))
+                    ahead = other if level and level not in named else pattern._step(state, level)
+                    if ahead:
+                        places.append((child, ahead, depth + 1))
             elif depth < len(pattern.levels):
                 # No "**" was passed yet, for one stays: the pattern is as deep as the tree here.
                 level = pattern.levels[depth]
@@ -401,12 +417,21 @@ def _check_text(what: str, text: object) -> str:
             f"character {control.start() + 1} is the control character {control[0]!r}; remove it",
         )
     if text.startswith("/"):
+        if what == "pattern" and _fits_kind(text):
+            return text
         raise _refuse(what, text, 'begins with an empty level; remove the "/" in front')
     if text.endswith("/"):
         raise _refuse(what, text, 'ends in an empty level; remove the "/" at the end')
     if "//" in text:
         raise _refuse(what, text, 'has an empty level; put a name between the "/" and the "/"')
     return text
+
+
+def _fits_kind(text: str) -> bool:
+    number = _INT.fullmatch(text)
+    if number is not None:
+        return -(2**63) <= int(number[1]) < 2**63
+    return _TAG.fullmatch(text) is not None
 
 
 def _refuse(what: str, value: str, why: str) -> ConfigError:

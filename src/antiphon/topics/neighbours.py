@@ -21,6 +21,7 @@ from antiphon.errors import AntiphonError, ConfigError, FilterError
 from antiphon.node import Node
 from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decode, encode
 from antiphon.topics.finder import Member
+from antiphon.topics.judge import ContentJudge
 from antiphon.topics.names import Pattern, PatternIndex
 from antiphon.topics.where import Where
 
@@ -261,32 +262,50 @@ class Neighbours:
 class Interest:
     """A subscription of somebody, ready to be served."""
 
-    __slots__ = ("_incarnation", "_subscribed", "pattern", "peer", "where")
+    __slots__ = ("_content", "_incarnation", "_judge", "_subscribed", "pattern", "peer", "where")
 
     def __init__(
-        self, peer: int, incarnation: int, subscribed: Subscribed, pattern: Pattern | None
+        self,
+        peer: int,
+        incarnation: int,
+        subscribed: Subscribed,
+        pattern: Pattern | None,
+        judge: ContentJudge,
     ) -> None:
         self.peer = peer
         self.pattern = pattern or Pattern(subscribed.pattern)
         self.where = None if subscribed.where is None else Where(subscribed.where)
         self._incarnation = incarnation
         self._subscribed = subscribed
+        self._judge = judge
+        # Last: a number that was given has to be given back.
+        self._content = judge.add(subscribed.content) if subscribed.content else 0
 
     def serve(self, core: PublisherCore) -> None:
         """Adds it to those that a publisher sends to."""
+        if self._content:
+            core.judge_by(self._judge.plan)
         core.serve(
             self.peer,
             self._incarnation,
             self._subscribed.flow,
             self._subscribed.least_charge,
             self.where.core if self.where else None,
+            self._content,
         )
+
+    def end(self) -> None:
+        """It has gone."""
+        if self._content:
+            self._judge.remove(self._content)
 
 
 class Interests:
     """Subscriptions of all neighbours, found by topic."""
 
     def __init__(self) -> None:
+        self.judge = ContentJudge()
+        """Of what they ask of the content of events."""
         self._all: dict[tuple[int, int], Interest] = {}
         self._index: PatternIndex[tuple[int, int]] = PatternIndex()
 
@@ -302,7 +321,7 @@ class Interests:
     ) -> Interest | None:
         """None, and a line in the log, for what cannot be served. ``pattern``: its own, if made."""
         try:
-            interest = Interest(peer, incarnation, subscribed, pattern)
+            interest = Interest(peer, incarnation, subscribed, pattern, self.judge)
         except (ConfigError, FilterError) as error:
             log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
             return None
@@ -317,6 +336,7 @@ class Interests:
         interest = self._all.pop((peer, flow), None)
         if interest is not None:
             self._index.remove(interest.pattern, (peer, flow))
+            interest.end()
         return interest
 
     def matching(self, topic: str) -> list[Interest]:

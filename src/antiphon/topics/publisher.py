@@ -14,6 +14,7 @@ from typing_extensions import Buffer
 from antiphon._core import PublisherCore
 from antiphon.errors import Closed
 from antiphon.node import Future
+from antiphon.topics.kinds import Topic, topic_of
 from antiphon.topics.where import check_properties
 from antiphon.wire.message import Message, encode
 
@@ -49,20 +50,23 @@ class Publisher:
         "_core": None,
         "_number": None,
         "_retain": None,
+        "_text": None,
         "publish": PublisherCore.publish.__doc__,
         "publish_many": PublisherCore.publish_many.__doc__,
         "publish_packed": PublisherCore.publish_packed.__doc__,
-        "topic": "The name of the topic.",
     }
 
-    def __init__(
-        self, bus: Bus, core: PublisherCore, topic: str, number: int, retain: bool
-    ) -> None:
+    def __init__(self, bus: Bus, core: PublisherCore, text: str, number: int, retain: bool) -> None:
         self._bus = bus
         self._core = core
         self._number = number
         self._retain = retain
-        self.topic = topic
+        self._text = text
+
+    @property
+    def topic(self) -> Topic:
+        """The topic: its name, its number or its tag."""
+        return topic_of(self._text)
 
     def __getattr__(self, name: str) -> Any:
         # The core's own, from the first call on: a wrapper would cost as much as publishing.

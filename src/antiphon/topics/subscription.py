@@ -12,6 +12,8 @@ from antiphon._core import Event, EventBatch, Handle, InboxCore, on_scheduler_th
 from antiphon.errors import ConfigError, WouldBlock
 from antiphon.node import Future, Inbox
 from antiphon.node.shares import check_share
+from antiphon.topics.content import Filter
+from antiphon.topics.kinds import Topic, topic_of
 from antiphon.topics.model import DelayModel, Meters, Plan, calibrate
 from antiphon.topics.names import Pattern
 
@@ -48,7 +50,7 @@ class Subscription:
     }
 
     def __init__(
-        self, bus: Bus, core: Handle | InboxCore, pattern: Pattern, where: str | None
+        self, bus: Bus, core: Handle | InboxCore, pattern: Pattern, where: Filter | None
     ) -> None:
         self._bus = bus
         self._core = core
@@ -67,9 +69,9 @@ class Subscription:
         return self._meters is not None and self._meters.watched
 
     @property
-    def pattern(self) -> str:
-        """The topics it asked for."""
-        return self._pattern.text
+    def pattern(self) -> Topic:
+        """The topics it asked for: a pattern of names, a number or a tag."""
+        return topic_of(self._pattern.text)
 
     # --- without a handler ------------------------------------------------------------------
 
