@@ -88,6 +88,12 @@ class FilterIndex:
 # What is wrong: the column, why (empty: what was found is not what was expected), found, expected.
 def read_filter(text: str) -> Filter | tuple[int, str, str, str]: ...
 
+class Quota:
+    def __init__(self, events_per_s: float, bytes_per_s: float) -> None: ...
+    def set(self, events_per_s: float, bytes_per_s: float) -> None: ...
+    @property
+    def dropped(self) -> int: ...
+
 class PublisherCore:
     def publish(
         self,
@@ -104,7 +110,9 @@ class PublisherCore:
         flow: int,
         least_charge: int,
         where: Filter | None,
+        ends: bool = ...,
     ) -> bool: ...
+    def limit(self, quota: Quota | None) -> None: ...
     def settle(self) -> bool: ...
     def settle_waiting(self) -> None: ...
     @property
@@ -266,6 +274,7 @@ class NodeCore:
         self,
         call: Callable[[int, int, str, bool], None],
         on_error: Callable[[int, int, BaseException], None],
+        ended: Callable[[int, int], None],
         capacity: int,
         patience: float,
     ) -> Handle: ...

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli.secret import SecretFile, read_secret
+from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
 
@@ -28,6 +28,7 @@ def pub(
         str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
     ] = "local://default",
     secret_file: SecretFile = None,
+    token_file: TokenFile = None,
     count: Annotated[int, typer.Option(min=1, help="How often to publish DATA.")] = 1,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Events per second; without it, as they come.")
@@ -45,7 +46,7 @@ def pub(
     Example: antiphon pub plant/7/temp 31.5 --property site=A
     """
     properties = dict(_property(text) for text in prop or ())
-    with Bus(bus, secret=read_secret(secret_file)) as channel:
+    with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
         publisher = channel.publisher(topic)
         if wait and not publisher.wait_for_subscribers(1, wait):
             raise AntiphonError(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli.secret import SecretFile, read_secret
+from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
 from antiphon.errors import ReceiveTimeout
 from antiphon.topics import Bus
 
@@ -22,6 +22,7 @@ def sub(
         str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
     ] = "local://default",
     secret_file: SecretFile = None,
+    token_file: TokenFile = None,
     where: Annotated[
         str | None, typer.Option(help="A filter on properties: site = 'A' AND temp > 30")
     ] = None,
@@ -37,7 +38,7 @@ def sub(
     Example: antiphon sub 'plant/*/temp' --where "temp > 30" --json
     """
     until = None if seconds is None else time.monotonic() + seconds
-    with Bus(bus, secret=read_secret(secret_file)) as channel:
+    with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
         subscription = channel.subscribe(pattern, where=where)
         seen = size = said = 0
         due = time.monotonic() + 1

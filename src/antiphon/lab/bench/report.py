@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from antiphon.lab.bench.client_probe import CLIENTS, HEARTBEAT
 from antiphon.lab.bench.machine import Machine
 from antiphon.lab.bench.point import Options
 from antiphon.lab.bench.prediction import SHARE, Prediction
@@ -26,6 +27,7 @@ from antiphon.lab.bench.topic_probes import (
 from antiphon.lab.bench.topics import PACED_RATE
 
 __all__ = [
+    "BROKERS_NOTE",
     "MESSAGES_NOTE",
     "REQUESTS_NOTE",
     "TOPICS_NOTE",
@@ -60,6 +62,14 @@ REQUESTS_NOTE = (
     "Times in microseconds where they do not say ms: medians of the repeats, max the longest of "
     "all. spread: lowest and highest repeat. x pyzmq: requests/s against the first pyzmq of the "
     "same group. CPU/req: all processes of the system. others: the share of the processor that "
+    "went to other processes meanwhile, stolen time included."
+)
+
+BROKERS_NOTE = (
+    "Through a broker in a process of its own. Delays in microseconds where they do not say ms, "
+    "from when a message was due to its handler: medians of the repeats, max the longest of all. "
+    "sent late: p99 of how late the publisher itself was, which is part of the delay. lost: of all "
+    "repeats. CPU/msg: publisher, broker and subscriber. others: the share of the processor that "
     "went to other processes meanwhile, stolen time included."
 )
 
@@ -255,6 +265,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
     goals = {
         "idle": "under 0.2 % of a core, under 40 MB",
         "connections": "under 20 KB each, under 1 % of a core",
+        "clients": "under 20 KB each, under 3 % of a core",
         "stalled": "flat, bounded by the buffers",
         "shares": "at most 0.03 of the period",
         "prediction": "0.85 to 1.15, none above",
@@ -266,6 +277,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
     titles = {
         "idle": "idle node, above the interpreter",
         "connections": f"{CONNECTIONS:,} idle connections, above the node alone",
+        "clients": f"{CLIENTS:,} idle clients of a broker, heartbeat {HEARTBEAT:g} s",
         "stalled": "memory of a sender whose receiver has stopped",
         "shares": "processor time of busy handlers, off their shares",
         "echo": "delay at 10,000/s by echoes of a random sample: half the way, p50 and p99",
