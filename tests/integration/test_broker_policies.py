@@ -59,7 +59,6 @@ def test_one_that_does_not_read_costs_the_others_nothing(broker: Broker, when_fu
         assert set(quick.missed) == {0}
         assert set(other.missed) == {0}
         here.node.flush(PATIENCE)
-        broker.node.flush(PATIENCE)
         counts = broker.statistics()
         assert counts.relayed == count + 100
         if when_full in ("block", "disconnect"):

@@ -37,6 +37,7 @@ from antiphon.lab.bench.report import (
     REQUESTS_NOTE,
     TOPICS_NOTE,
     Probe,
+    brokers_table,
     document,
     print_header,
     print_report,
@@ -151,9 +152,9 @@ BROKER = Benchmark(
     BROKER_PEERS,
     MeasureTopics(BROKER_PEERS, BROKER_WORKER, BROKER_RATE),
     partial(evaluate, targets=BROKER_REACH),
-    topics_table,
+    brokers_table,
     BROKERS_NOTE,
-    190,
+    170,
     lambda: {"clients": probe_clients()},
 )
 

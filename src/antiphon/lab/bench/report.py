@@ -32,6 +32,7 @@ __all__ = [
     "REQUESTS_NOTE",
     "TOPICS_NOTE",
     "Probe",
+    "brokers_table",
     "document",
     "print_header",
     "print_report",
@@ -166,9 +167,18 @@ def _request_cells(row: Row) -> list[str]:
     ]
 
 
-def topics_table(rows: Sequence[Row]) -> Table:
+def brokers_table(rows: Sequence[Row]) -> Table:
+    """One line per point of brokers, a section per group: as topics, but for what they lack."""
+    table = topics_table(rows, "through a broker on this machine")
+    table.columns = [one for one in table.columns if one.header not in ("x pyzmq", "flood/s")]
+    return table
+
+
+def topics_table(
+    rows: Sequence[Row], title: str = "topics between processes on this machine"
+) -> Table:
     """One line per point of topics, a section per group."""
-    table = Table(title="topics between processes on this machine", title_justify="left")
+    table = Table(title=title, title_justify="left")
     for name in ("system", "variant", "load"):
         table.add_column(name, no_wrap=True)
     for name in ("size", "msgs/s", "spread", "x pyzmq", "p50", "p99", "p99 spread", "p99.9"):
@@ -182,7 +192,7 @@ def _topic_cells(row: Row) -> list[str]:
     point = row.point
     load = {
         "one-way": "all it has",
-        "paced": f"{PACED_RATE:,}/s",
+        "paced": f"{row.figures.get('offered_per_second', PACED_RATE):,.0f}/s",
         "half": "half its most",
         "isolation": "beside a flood",
     }[point.pattern]
