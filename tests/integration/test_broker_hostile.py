@@ -199,22 +199,21 @@ def test_enormous_filters_are_refused_and_hold_nobody_up() -> None:
         "x" * 65_536,
         "a = " + "-" * 60_000 + "1",
     ]
-    with attacked() as broker, broker.undisturbed(64 * MIB), broker.dial() as stranger:
-        stranger.keep_alive()
-        wanted = [
-            Subscribed(10 + number, "honest/**", 1, text[:65_536])
-            for number, text in enumerate(conditions)
-        ]
-        for one in wanted:
-            stranger.say(frame(KIND, everything({}, one)))
-        eventually(lambda: broker.counts()["clients"] == 3, PATIENCE)
+    with attacked() as broker, broker.undisturbed(64 * MIB):
+        for number, text in enumerate(conditions):
+            with broker.dial(100 + number) as stranger:
+                stranger.keep_alive()
+                one = Subscribed(10 + number, "honest/**", 1, text[:65_536])
+                stranger.say(frame(KIND, everything({1: f"heard/{number}"}, one)))
+                eventually(lambda: broker.counts()["topics"] == 2, PATIENCE)
+            eventually(lambda: broker.counts()["topics"] == 1, PATIENCE)
 
 
 def test_more_topics_than_allowed_turn_a_client_away() -> None:
     with attacked(max_topics=1000, max_subscriptions=1000) as broker, broker.undisturbed():
         for announced in (
-            everything({number: f"t/{number}" for number in range(50_000)}),
-            everything({}, *(Subscribed(n, f"t/{n}", 1) for n in range(1, 30_000))),
+            everything({number: f"t/{number}" for number in range(5000)}),
+            everything({}, *(Subscribed(n, f"t/{n}", 1) for n in range(1, 3000))),
         ):
             with broker.dial() as stranger:
                 stranger.keep_alive()
