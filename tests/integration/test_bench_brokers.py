@@ -85,7 +85,7 @@ def test_the_command_prints_one_document() -> None:
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [row["system"] for row in document["results"]] == ["antiphon"] * 3
+    assert [row["system"] for row in document["points"]] == ["antiphon"] * 3
     assert len(document["reach"]) == 4
     wrong = subprocess.run(
         [*command, "--peers", "rabbit"], capture_output=True, text=True, timeout=60, check=False

@@ -388,7 +388,7 @@ class Broker(Owner):
                 return
             self._went(peer, subscribed)
             self._ended += 1
-            reason = f"it had no room for {self.config.max_block:g} s"
+            reason = f"it held up its topic for {self.config.max_block:g} s"
             log.warning(
                 "subscription %r of client %d is ended: %s",
                 subscribed.pattern,

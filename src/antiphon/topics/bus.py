@@ -328,7 +328,7 @@ class Bus(Owner):
         subscription is iterated. ``share``: the fraction of the schedule's period that it can count
         on. ``capacity`` events may wait; then publishers wait (``block``) or events are lost here
         (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells; with
-        ``disconnect`` a broker ends the subscription when it has had no room for ``max_block``
+        ``disconnect`` a broker ends one that has held up its topic for ``max_block``
         seconds, and whoever reads it finds `QueueFull` behind the last event. ``where`` is a
         filter on properties, applied by the publishers: a condition of SQL-92, such as
         ``price > 100 AND region IN ('EU', 'UK')``.
