@@ -307,6 +307,17 @@ def test_one_that_never_says_who_it_is_publishes_nothing(broker: Broker) -> None
         assert stays(broker, events) == [2]
 
 
+def test_a_client_that_becomes_another_is_judged_anew(broker: Broker) -> None:
+    with Node(7, listen=None, peers={broker.node.id: broker.address}) as client:
+        for version, (token, topics) in enumerate(
+            [(None, 0), ("both", 1), ("reader", 0), ("both", 1), ("nobody", 0)], start=1
+        ):
+            shown = None if token is None else f"token of {token}"
+            update = Update(9, -1, version, {1: "plant/1"}, [], [], [], shown)
+            announce(client, broker, encode(update))
+            settled(broker, clients=1, topics=topics)
+
+
 def test_a_right_that_is_taken_away_ends_what_it_allowed() -> None:
     events = Events()
     with (

@@ -31,7 +31,7 @@ from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.life import Owner, begin, end
 from antiphon.node.secret import read_secret
-from antiphon.topics.announcements import Subscribed, Update, encode
+from antiphon.topics.announcements import Subscribed, Table, Update, encode
 from antiphon.topics.names import TopicIndex, check_topic
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
@@ -186,7 +186,11 @@ class Broker(Owner):
     def _admits(self, peer: int, update: Update) -> bool:
         if peer in self._entrance.dismissed:
             return False
-        table = self._neighbours.all[peer].table
+        if self._gate.is_another(peer, update):  # all that it has is judged anew
+            self._neighbours.forget(peer)
+            table = Table(update.incarnation)
+        else:
+            table = self._neighbours.all[peer].table
         refused = self._gate.admit(peer, update, len(table.topics), len(table.subscriptions))
         if refused is not None:
             self._entrance.dismiss(peer, refused)

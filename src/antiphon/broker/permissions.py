@@ -107,6 +107,13 @@ class Gate:
             f"antiphon {__version__}",
         )
 
+    def is_another(self, peer: int, update: Update) -> bool:
+        """Whether a client that is known says now that it is somebody else."""
+        client = self._known.get(peer)
+        if client is None or update.since >= 0:
+            return False
+        return client.shown != (None if update.token is None else hash_token(update.token))
+
     def admit(self, peer: int, update: Update, topics: int, subscriptions: int) -> Refused | None:
         """What a client says of itself: who it is, if it says everything; None: let it in.
 

@@ -201,10 +201,11 @@ class Neighbours:
                 return None  # it is late, and nobody would ever say again that its bus has gone
             else:
                 self._last_heard = time.monotonic()
-                one = self._neighbour(source, message.incarnation)
+                self._neighbour(source, message.incarnation)
                 if not self._host._admits(source, message):
                     self.forget(source)
                     return None
+                one = self._neighbour(source, message.incarnation)
                 changes = one.table.apply(message)
                 if changes is None:
                     one.behind = True
