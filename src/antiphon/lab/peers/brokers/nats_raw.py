@@ -19,6 +19,7 @@ from antiphon.lab.peers.topics.base import LOAD, PACED, TopicEndpoint, TopicSend
 __all__ = ["ENDPOINT", "RawTopics"]
 
 HELLO = b'CONNECT {"verbose":false,"pedantic":false,"tls_required":false,"echo":false}\r\n'
+PING = b"PING\r\n"
 STUCK = 20.0
 READ = 1 << 20
 SUBJECTS = {LOAD: b"bench.load", PACED: b"bench.paced"}
@@ -47,7 +48,7 @@ class Link:
 
     def ping(self) -> None:
         """Returns when the server has taken all before it. For those who get no messages."""
-        self.socket.sendall(b"PING\r\n")
+        self.socket.sendall(PING)
         while True:
             line = self.line()
             if line == b"PONG":
@@ -142,7 +143,7 @@ class RawTopics(TopicEndpoint):
         return data
 
     def _count_all(self) -> None:
-        """By lengths; a PING of the server between them, every two minutes, ends the count."""
+        """By lengths. A PING of the server between messages shifts those behind it."""
         assert self._link is not None
         head = b"MSG %b %d %d\r\n" % (SUBJECTS[LOAD], LOAD + 1, self.config.size)
         each = len(head) + self.config.size + 2
@@ -154,8 +155,12 @@ class RawTopics(TopicEndpoint):
             data = first or self._recv()
             first = b""
             at = -taken % each  # where the first header in this block begins
-            if at + len(head) <= len(data) and not data.startswith(head, at):
-                raise ValueError(f"something else than a message: {data[at : at + 40]!r}")
+            if at + len(head) + len(PING) <= len(data) and not data.startswith(head, at):
+                at += len(PING)
+                if not data.startswith(head, at):
+                    raise ValueError(f"something else than a message: {data[at : at + 40]!r}")
+                taken -= len(PING)
+                self._link.socket.sendall(b"PONG\r\n")
             taken += len(data)
             n = taken // each
             size = self.config.size if n else None
