@@ -15,7 +15,7 @@ from antiphon.testing import eventually
 from antiphon.topics import Bus
 from integration.brokers import settled, stays
 from integration.buses import PATIENCE, Events, serves
-from unit.node.pairs import numbered
+from unit.node.pairs import free_address, numbered
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -53,6 +53,26 @@ def test_one_client_too_many_is_told_so_and_the_others_go_on() -> None:
 
         eventually(comes_in, PATIENCE, "there is room again")
         settled(broker, clients=2)
+
+
+def test_one_that_was_turned_away_comes_in_by_itself_when_there_is_room() -> None:
+    """Both were there before their broker, so neither raises, and both go on trying."""
+    address = free_address()
+    events = Events()
+    with Bus(address) as one, Bus(address) as other:
+        one.subscribe("a", events)
+        other.subscribe("a", events)
+        publishers = one.publisher("a"), other.publisher("a")
+        config = BrokerConfig(limits=Limits(max_clients=1))
+        with Broker(address, config=config) as broker:
+            eventually(lambda: broker.statistics().refused >= 3, PATIENCE)
+            settled(broker, clients=1, subscriptions=1)
+            broker.reload(BrokerConfig(limits=Limits(max_clients=2)))
+            settled(broker, clients=2, subscriptions=2, topics=1)
+            for publisher in publishers:
+                serves(publisher, 2)  # its own bus, and the broker
+                publisher.publish(b"x")
+            assert events.wait(4) == [b"x"] * 4
 
 
 def test_topics_and_subscriptions_of_a_client_are_counted() -> None:

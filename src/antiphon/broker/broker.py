@@ -142,11 +142,12 @@ class Broker(Owner):
         with self._lock:
             before, self._state = self._state, "closed"
             self._changed.notify_all()
+            clients = [peer for peer, one in self._neighbours.all.items() if not one.itself]
             farewells = self._neighbours.end()
         if before == "closed":
             return
         end(self)
-        self._neighbours.tell([(peer, encode(Stopped())) for peer, _ in farewells])
+        self._neighbours.tell([(peer, encode(Stopped())) for peer in clients])
         # First publishers send no more, then what is here goes on its way.
         self._neighbours.tell(farewells)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -200,8 +201,10 @@ class Broker(Owner):
         return self._gate.shown(peer, update)
 
     def _word(self, peer: int, word: Word) -> bytes | None:
-        if not isinstance(word, Ask) or self._state != "running":
+        if not isinstance(word, Ask):
             return None
+        if self._state != "running":
+            return encode(Stopped())
         return encode(self._gate.answer(word.token, peer in self._entrance.dismissed))
 
     def reload(self, config: BrokerConfig | None = None) -> tuple[list[str], list[str]]:

@@ -59,10 +59,16 @@ class Entrance:
         """It may have to wait outside."""
         log.debug("client %d has connected", peer, extra={"client": peer})
         self._guests.add(peer)
-        if len(self._guests) - len(self.dismissed) > self._gate.limits.max_clients:
+        if self._crowded():
+            # Perhaps some have gone unnoticed: of very many events some are not told.
+            self._guests = {one for one in self._guests if self._node._is_connected(one)} | {peer}
+        if self._crowded():
             self.dismiss(peer, self._gate.crowded(f"node {peer}"))
         elif peer not in self._neighbours.all:
             self._silent[peer] = time.monotonic() + _SILENCE, 0
+
+    def _crowded(self) -> bool:
+        return len(self._guests) - len(self.dismissed) > self._gate.limits.max_clients
 
     def disconnected(self, peer: int, reason: str) -> None:
         """Nothing more comes from it."""

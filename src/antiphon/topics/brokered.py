@@ -29,7 +29,7 @@ from antiphon.errors import (
 from antiphon.node import Node
 from antiphon.topics.announcements import decode, encode
 from antiphon.topics.finder import Finder, Member, OnChange
-from antiphon.topics.rights import Ask, Refused, Welcome, denied
+from antiphon.topics.rights import Ask, Refused, Stopped, Welcome, denied
 
 __all__ = ["BrokerFinder"]
 
@@ -183,6 +183,13 @@ class BrokerFinder(Finder):
             word = None
         if isinstance(word, Refused):
             raise denied(word, self._address)
+        if isinstance(word, Stopped):
+            raise PeerUnreachable(
+                f"the broker at {self._address} is stopping; try again later",
+                peer=broker,
+                address=self._address,
+                reason="it is stopping",
+            )
         if not isinstance(word, Welcome):
             raise ProtocolError(
                 f"node {broker} at {self._address} is no broker; give the address of one",
