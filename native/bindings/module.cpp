@@ -431,10 +431,11 @@ NB_MODULE(_core, m) {
             "call"_a, "on_error"_a, "batch"_a, "capacity"_a, "when_full"_a)
         .def(
             "_relay",
-            [](NodeCore& self, nb::handle call, nb::handle on_error, std::uint64_t capacity, double patience) {
-                return self.relay(shared(call), shared(on_error), capacity, seconds_to_ns(patience));
+            [](NodeCore& self, nb::handle call, nb::handle on_error, nb::handle ended, std::uint64_t capacity,
+               double patience) {
+                return self.relay(shared(call), shared(on_error), shared(ended), capacity, seconds_to_ns(patience));
             },
-            "call"_a, "on_error"_a, "capacity"_a, "patience"_a)
+            "call"_a, "on_error"_a, "ended"_a, "capacity"_a, "patience"_a)
         .def("_is_connected", [](NodeCore& self, std::uint16_t id) {
             const Peer* peer = self.node()->find_peer(id);
             // The number of what comes in is odd while something may.
@@ -540,15 +541,21 @@ NB_MODULE(_core, m) {
             return d;
         });
 
+    nb::class_<Quota>(m, "Quota")
+        .def(nb::init<double, double>(), "events_per_s"_a, "bytes_per_s"_a)
+        .def("set", &Quota::set, "events_per_s"_a, "bytes_per_s"_a)
+        .def_prop_ro("dropped", &Quota::dropped);
+
     nb::class_<Publisher>(m, "PublisherCore", nb::type_slots(publisher_slots), nb::is_weak_referenceable())
         .def(
             "serve",
             [](Publisher& self, std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least,
-               std::shared_ptr<match::Filter> where, std::uint64_t content) {
-                return self.serve(peer, incarnation, flow, least, std::move(where), content);
+               std::shared_ptr<match::Filter> where, std::uint64_t content, bool ends) {
+                return self.serve(peer, incarnation, flow, least, std::move(where), content, ends);
             },
-            "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none(), "content"_a = 0)
+            "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none(), "content"_a = 0, "ends"_a = false)
         .def("judge_by", [](Publisher& self, nb::handle planner) { self.judge_by(shared(planner)); }, "planner"_a)
+        .def("limit", &Publisher::limit, "quota"_a.none())
         .def("settle", &Publisher::settle)
         .def("settle_waiting", &Publisher::settle_waiting)
         .def_prop_ro("owes_large", &Publisher::owes_large)

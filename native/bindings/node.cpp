@@ -104,6 +104,7 @@ void Handle::drop() {
     handler_->call = {};
     handler_->decode = {};
     handler_->on_error = {};
+    handler_->ended = {};
     handler_->kind_of = {};
     handler_->encode = {};
     handler_->topics.clear();
@@ -222,12 +223,14 @@ std::shared_ptr<Handle> NodeCore::subscribe(Reference call, Reference on_error, 
     return add_subscription(std::move(handler), capacity, when_full);
 }
 
-std::shared_ptr<Handle> NodeCore::relay(Reference call, Reference on_error, std::uint64_t capacity, Nanos patience) {
+std::shared_ptr<Handle> NodeCore::relay(Reference call, Reference on_error, Reference ended, std::uint64_t capacity,
+                                        Nanos patience) {
     auto handler = std::make_shared<Handler>();
     handler->call = std::move(call);
     handler->on_error = std::move(on_error);
     handler->batch = handler->relays = true;
     handler->patience = patience;
+    handler->ended = std::move(ended);
     return add_subscription(std::move(handler), capacity, WhenFull::block);
 }
 

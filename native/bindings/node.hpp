@@ -62,7 +62,8 @@ class NodeCore {
     std::shared_ptr<Handle> subscribe(Reference call, Reference on_error, bool batch, std::uint64_t capacity,
                                       WhenFull when_full);
     // A subscription whose events go to the routes that `call` makes with Handle::route.
-    std::shared_ptr<Handle> relay(Reference call, Reference on_error, std::uint64_t capacity, Nanos patience);
+    std::shared_ptr<Handle> relay(Reference call, Reference on_error, Reference ended, std::uint64_t capacity,
+                                  Nanos patience);
     // Who listens at that address. With an exception set when nobody answers.
     std::pair<std::uint16_t, std::uint64_t> identify(const std::string& address, double timeout);
     std::shared_ptr<Inbox> subscribe_inbox(std::uint64_t capacity, WhenFull when_full);

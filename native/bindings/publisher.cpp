@@ -76,14 +76,14 @@ Publisher::~Publisher() {
 }
 
 bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
-                      std::shared_ptr<const match::Filter> where, std::uint64_t content) {
+                      std::shared_ptr<const match::Filter> where, std::uint64_t content, bool ends) {
     if (id == node_->id() && node_->find_peer(id) == nullptr) node_->add_peer(id, "");
     Peer* peer = node_->find_peer(id);
     if (peer == nullptr) return false;
     if (targets_.has(id, flow, incarnation)) return true;
     auto target = std::make_shared<Target>(*peer, node_->subscription_flow(*peer, incarnation, flow, least_charge),
                                            incarnation, static_cast<std::uint32_t>(random_u64()), std::move(where),
-                                           content);
+                                           content, ends);
     target->owed = retains_;
     targets_.add(std::move(target));
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
@@ -423,7 +423,10 @@ void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vec
         do {
             tried = attempt(*target, load, done, taken);
             done += taken;
-            if (taken != 0 && origin_ != 0) target->flow.stalled.store(false, std::memory_order_relaxed);
+            if (taken != 0 && origin_ != 0) {
+                target->flow.stalled.store(false, std::memory_order_relaxed);
+                target->full_since = 0;
+            }
         } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !target->gone());
         if (done < load.count && !target->gone()) rest.push_back({target.get(), done, tried});
     }

@@ -12,6 +12,7 @@
 
 #include "bindings/content.hpp"
 #include "bindings/node.hpp"
+#include "bindings/quota.hpp"
 #include "bindings/targets.hpp"
 
 namespace antiphon::python {
@@ -42,8 +43,9 @@ class Publisher {
     // A subscription of another node, or of this one: its flow there, what it charges at the least, and
     // which events it wants: by their properties, null for all of them, and by their content, 0 for all
     // of them. Serving one again changes nothing. False: that node is not known.
+    // `ends`: by a relay, when it has had no room for as long as that waits.
     bool serve(std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
-               std::shared_ptr<const match::Filter> where, std::uint64_t content);
+               std::shared_ptr<const match::Filter> where, std::uint64_t content, bool ends);
     // Who judges content; before the first that asks for it is served.
     void judge_by(Reference planner) { content_.use(std::move(planner)); }
     void leave(std::uint16_t peer, std::uint32_t flow);
@@ -58,6 +60,11 @@ class Publisher {
     // interpreter's lock, which it lets go; on a scheduler thread. Waits at most so long for those that
     // have no room, and then no more until they have.
     void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience);
+    // With the interpreter's lock. What a relay may pass on; null: everything.
+    void limit(std::shared_ptr<Quota> quota) { quota_ = std::move(quota); }
+    // Those that a relay has ended since it was asked last: node and flow.
+    using Ended = std::vector<std::pair<std::uint16_t, std::uint32_t>>;
+    Ended take_ended();
     // With the interpreter's lock, which it lets go. What waits in a queue of its own is sent before, for
     // at most so long. False with an exception set when a signal handler raised meanwhile; it is closed all
     // the same.
@@ -142,6 +149,7 @@ class Publisher {
     void relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived, Nanos patience);
     void wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos patience);
     void send_within(const Load& load, std::vector<Rest>& alone, Nanos length);
+    void end_if_full(Target& target, Nanos patience);
     bool take_for_relay(std::size_t count, Nanos patience);
     void pass_up(std::size_t count);
     Passing passing(const Load& load, std::uint32_t number) const;
@@ -191,6 +199,16 @@ class Publisher {
         ~Passed() { publisher.pass(); }
         Publisher& publisher;
     };
+    // What was above the quota is a gap behind what was not, for whoever comes next.
+    struct Beyond {
+        ~Beyond() {
+            if (count == 0) return;
+            publisher.sequence_.fetch_add(count, std::memory_order_relaxed);
+            publisher.owed_gap_.fetch_add(count, std::memory_order_relaxed);
+        }
+        Publisher& publisher;
+        const std::uint32_t count;
+    };
     std::optional<Retained> retained_;
     std::atomic<bool> owes_large_{false};
     // The queue of its own. Its mutex is taken without the other, or inside it.
@@ -211,6 +229,9 @@ class Publisher {
     Gaps gaps_;  // before the next one that comes
     std::shared_ptr<Sender> sender_;
     std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};
+    // Of relays, with the interpreter's lock:
+    std::shared_ptr<Quota> quota_;
+    Ended ended_;  // with the mutex
     // Of relays: events that nobody could be given a gap for, because somebody else had the turn.
     std::atomic<std::uint32_t> owed_gap_{0};
     std::uint64_t last_relayed_ = 0;  // sequence; of the one task that relays

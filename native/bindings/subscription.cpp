@@ -122,6 +122,9 @@ bool SubscriptionTask::pass_on(const Calls& calls, const EventReader::Topic& top
     if (found == handler_->routes.end()) return true;  // nobody wants them
     const std::shared_ptr<Publisher> route = found->second;
     route->relay(views_, missed, run_.arrived, handler_->patience);
+    for (const auto& [peer, flow] : route->take_ended()) {
+        if (!Reference::steal(PyObject_CallFunction(calls.ended.get(), "iI", peer, flow))) return false;
+    }
     return true;
 }
 

@@ -21,13 +21,14 @@ using Verdict = std::vector<std::uint64_t>;
 
 struct Target : std::enable_shared_from_this<Target> {
     Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_,
-           std::shared_ptr<const match::Filter> where_, std::uint64_t content_)
+           std::shared_ptr<const match::Filter> where_, std::uint64_t content_, bool ends_)
         : peer(peer_),
           flow(flow_),
           incarnation(incarnation_),
           epoch(epoch_),
           where(std::move(where_)),
-          content(content_) {}
+          content(content_),
+          ends(ends_) {}
     // It is served no longer, or that node has begun another life.
     bool gone() const;
     // Whether its filter on content, if it has one, is among those that let the body pass.
@@ -43,11 +44,13 @@ struct Target : std::enable_shared_from_this<Target> {
     const std::uint32_t epoch;
     const std::shared_ptr<const match::Filter> where;  // null: whatever its properties
     const std::uint64_t content;                       // the number of its filter on content; 0: it has none
+    const bool ends;                                   // when it has had no room for too long
     std::atomic<bool> left{false};                     // it is served no longer
     std::size_t place = 0;                             // in the list that it is in
     // With the publisher's turn:
     std::uint32_t number = 1;        // of the next event
     std::uint32_t bound = 0;         // the session in which the name was said
+    Nanos full_since = 0;            // of one that ends: since when it has had no room; 0: it has
     std::atomic<bool> owed{false};   // it has not seen the last value yet, and may want it
 };
 

@@ -15,24 +15,30 @@ import logging
 import secrets
 import threading
 import time
-from collections import Counter, deque
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import replace
 from typing import Self
 
 from antiphon._core import Handle, PublisherCore
 from antiphon.broker.config import BrokerConfig
+from antiphon.broker.entrance import Entrance
+from antiphon.broker.figures import BrokerStatistics, Figures
+from antiphon.broker.permissions import Gate
+from antiphon.broker.routes import COUNTS, Route, Topic
+from antiphon.broker.system_topics import SystemTopics
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.life import Owner, begin, end
-from antiphon.topics.announcements import Subscribed, Want, encode
-from antiphon.topics.judge import ContentStatistics
+from antiphon.node.secret import read_secret
+from antiphon.topics.announcements import Subscribed, Table, Update, encode
 from antiphon.topics.kinds import check_text
 from antiphon.topics.names import TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
+from antiphon.topics.rights import Ask, Ended, Refused, Stopped, Word
 
-__all__ = ["Broker", "BrokerStatistics"]
+__all__ = ["Broker"]
 
 log = logging.getLogger("antiphon.broker")
 
@@ -43,47 +49,22 @@ _LINGER = 1.0  # of a way through the broker that nobody needs any more
 _IDLE = 5.0  # of a route whose publisher has gone
 _NUMBER_RESTS = 60.0  # before it is used again: events of the one before may wait somewhere
 _TIDY_EVERY = 0.25
-_GHOST = 2.0  # of a client without a connection
-_SILENCE = 0.5  # of a client that has connected, until it is asked
-_MOST_QUESTIONS = 3
-_COUNTS = ("published", "dropped", "lost")
-
-
-@dataclass(frozen=True)
-class BrokerStatistics:
-    """Counts of this moment."""
-
-    clients: int
-    """Buses that are connected."""
-    topics: int
-    """Topics that clients publish."""
-    subscriptions: int
-    """Subscriptions of all clients."""
-    routes: int
-    """Publishers whose events pass through here."""
-    relayed: int
-    """Events that came, whoever wanted them."""
-    dropped: int
-    """Events that a subscription missed because it had no room for too long."""
-    lost: int
-    """Events for subscriptions that could not be reached."""
-    content: ContentStatistics
-    """Of filters on the content of events."""
 
 
 class Broker(Owner):
     """Passes events on between the buses whose address it is.
 
     ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.
-    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. ``with
-    broker:`` starts it and closes it. All methods are thread-safe.
+    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. What is not
+    given here is taken from ``config``. ``with broker:`` starts it and closes it. All methods are
+    thread-safe.
     """
 
     _name = "broker"
 
     def __init__(
         self,
-        listen: str = "tcp://127.0.0.1:7000",
+        listen: str | None = None,
         *,
         id: int | None = None,
         secret: str | bytes | Insecure | None = None,
@@ -97,9 +78,19 @@ class Broker(Owner):
         self._changed = threading.Condition(self._lock)
         # Never one that a client draws: neither could give it up when the broker is back.
         number = secrets.choice(_IDS) if id is None else id
-        self.node = Node(number, listen=listen, secret=secret, tls=tls, config=node_config)
+        if secret is None and self.config.secret_file is not None:
+            secret = read_secret(self.config.secret_file)
+        self.node = Node(
+            number,
+            listen=self.config.listen if listen is None else listen,
+            secret=secret,
+            tls=tls or self.config.tls,
+            config=_node_config(node_config, self.config),
+        )
         self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True, dials=False)
         self._ledger = self._neighbours.ledger
+        self._gate = Gate(self.config)
+        self._entrance = Entrance(self.node, self._neighbours, self._gate, self._changed)
         self._ledger.version = 1  # clients expect a word even when there is nothing yet
         self._neighbours.listen()
         self.node.on_connected(self._connected)
@@ -107,15 +98,25 @@ class Broker(Owner):
         self._numbers = itertools.count(1)
         self._free_numbers: deque[tuple[float, int]] = deque()
         self._interests = Interests()
-        self._topics: dict[str, _Topic] = {}
-        self._numbered: dict[int, _Topic] = {}
+        self._topics: dict[str, Topic] = {}
+        self._figures = Figures(self)
+        self._system = SystemTopics(
+            self._own_publisher,
+            self._interests,
+            self.config.system_interval,
+            {
+                "broker": self._figures.broker,
+                "clients": self._figures.clients,
+                "topics": self._figures.topics,
+            },
+        )
+        self._numbered: dict[int, Topic] = {}
         self._index: TopicIndex[int] = TopicIndex()
-        self._unneeded: dict[_Topic, float] = {}
-        self._stale: dict[_Route, tuple[float, int]] = {}
-        self._owing: set[_Route] = set()
-        self._silent: dict[int, tuple[float, int]] = {}
-        self._absent: dict[int, float] = {}
-        self._past = dict.fromkeys(_COUNTS, 0)
+        self._unneeded: dict[Topic, float] = {}
+        self._stale: dict[Route, tuple[float, int]] = {}
+        self._owing: set[Route] = set()
+        self._ended = 0
+        self._past = dict.fromkeys((*COUNTS, "denied"), 0)
         self._told = -1
         self._tidy_due = 0.0
         self._thread: threading.Thread | None = None
@@ -142,10 +143,12 @@ class Broker(Owner):
         with self._lock:
             before, self._state = self._state, "closed"
             self._changed.notify_all()
+            clients = [peer for peer, one in self._neighbours.all.items() if not one.itself]
             farewells = self._neighbours.end()
         if before == "closed":
             return
         end(self)
+        self._neighbours.tell([(peer, encode(Stopped())) for peer in clients])
         # First publishers send no more, then what is here goes on its way.
         self._neighbours.tell(farewells)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -155,6 +158,7 @@ class Broker(Owner):
         finally:
             with self._lock:
                 routes = self._routes()
+                self._system.close()
             for route in routes:
                 route.core.close()
             self._interests.judge.close()
@@ -171,50 +175,90 @@ class Broker(Owner):
 
     def _connected(self, peer: int, how: str) -> None:
         with self._lock:
-            if peer not in self._neighbours.all:
-                self._silent[peer] = time.monotonic() + _SILENCE, 0
+            self._entrance.connected(peer)
 
     def _disconnected(self, peer: int, reason: str) -> None:
         with self._lock:
-            self._silent.pop(peer, None)
+            self._entrance.disconnected(peer, reason)
             if self._state == "running":
-                self._neighbours.forget(peer)
+                self._entrance.forget(peer)
                 self._changed.notify_all()
 
-    def _questions(self, now: float) -> list[tuple[int, bytes]]:
-        """To clients that have connected and said nothing. With the lock.
+    # --- what they may do -------------------------------------------------------------------
 
-        What one said may have been forgotten again, when its connection ended and began anew at
-        that moment.
+    def _admits(self, peer: int, update: Update) -> bool:
+        if peer in self._entrance.dismissed:
+            return False
+        if self._gate.is_another(peer, update):  # all that it has is judged anew
+            self._neighbours.forget(peer)
+            table = Table(update.incarnation)
+        else:
+            table = self._neighbours.all[peer].table
+        refused = self._gate.admit(peer, update, len(table.topics), len(table.subscriptions))
+        if refused is not None:
+            self._entrance.dismiss(peer, refused)
+        return refused is None
+
+    def _shown(self, peer: int, update: Update) -> Update:
+        return self._gate.shown(peer, update)
+
+    def _word(self, peer: int, word: Word) -> bytes | None:
+        if not isinstance(word, Ask):
+            return None
+        if self._state != "running":
+            return encode(Stopped())
+        return encode(self._gate.answer(word.token, peer in self._entrance.dismissed))
+
+    def reload(self, config: BrokerConfig | None = None) -> tuple[list[str], list[str]]:
+        """Takes over tokens, permissions, limits and the log level of new settings.
+
+        None: those that `BrokerConfig.load` finds now. Clients whose token is gone are turned
+        away, and what others may do no more ends. Returns the names of what has changed, and of
+        what would have but needs a restart. Raises `ConfigError` and changes nothing for settings
+        that make no sense. Never blocks for long.
         """
-        letters = []
-        for peer, (due, asked) in list(self._silent.items()):
-            if peer in self._neighbours.all or asked == _MOST_QUESTIONS:
-                del self._silent[peer]
-            elif now >= due:
-                self._silent[peer] = now + _SILENCE, asked + 1
-                letters.append((peer, encode(Want(0, 0))))
-        return letters
+        new = BrokerConfig.load() if config is None else config
+        with self._lock:
+            self.config, changed, kept = self.config.reloaded(new)
+            self._gate.configure(self.config)
+            for peer, client in self._gate.again():
+                if isinstance(client, Refused):
+                    self._entrance.dismiss(peer, client)
+                    continue
+                self._entrance.letters.append((peer, encode(self._gate.welcome(client))))
+                self._judge_again(peer)
+            for route in self._routes():
+                known = self._gate.get(route.source)
+                route.core.limit(None if known is None else known.quota)
+                if self._gate.may(route.source, "publish", route.topic.name) != route.allowed:
+                    self._close_route(route)  # the next event begins another
+            self._changed.notify_all()
+        return changed, kept
 
-    def _ghosts(self, now: float) -> None:
-        """Forgets clients that have no connection. With the lock.
-
-        As a rule the end of a connection does it, but what a client said last may be read later.
-        """
-        connected = self.node._is_connected
-        self._absent = {
-            peer: self._absent.get(peer, now)
-            for peer, one in self._neighbours.all.items()
-            if not one.itself and not connected(peer)
-        }
-        for peer, since in list(self._absent.items()):
-            if now - since > _GHOST:
-                del self._absent[peer]
-                self._neighbours.forget(peer)
+    def _judge_again(self, peer: int) -> None:
+        """What it has announced, by rules that have changed. With the lock."""
+        one = self._neighbours.all.get(peer)
+        client = self._gate.get(peer)
+        if one is None or client is None:
+            return
+        one.sent, one.greeted = 0, False  # it may see more than before, or less
+        for number, name in one.table.topics.items():
+            if client.allows("publish", name) == (number in client.refused_topics):
+                self._topic_went(peer, number, name)
+                self._topic_came(peer, number, name)
+        for flow, subscribed in one.table.subscriptions.items():
+            if client.allows("subscribe", subscribed.pattern) == (flow in client.refused_flows):
+                self._went(peer, subscribed)
+                self._came(peer, one.table.incarnation, subscribed)
 
     # --- what they publish ------------------------------------------------------------------
 
     def _topic_came(self, peer: int, number: int, name: str) -> None:
+        known = len(self._neighbours.all[peer].table.topics)
+        why = self._gate.publishes(peer, number, name, known)
+        if why is not None:
+            self._entrance.refuse(peer, "publish", name, why)
+            return
         topic = self._topics.get(name)
         if topic is None:
             try:
@@ -222,7 +266,7 @@ class Broker(Owner):
             except ConfigError as error:
                 log.warning("client %d publishes something that is no topic: %s", peer, error)
                 return
-            topic = self._topics[name] = _Topic(name, self._number())
+            topic = self._topics[name] = Topic(name, self._number())
             self._numbered[topic.number] = topic
             self._index.add(name, topic.number)
         if not topic.publishers:
@@ -243,7 +287,8 @@ class Broker(Owner):
 
     def _topic_went(self, peer: int, number: int, name: str) -> None:
         topic = self._topics.get(name)
-        if topic is None or not topic.publishers[peer]:
+        refused = self._gate.unpublishes(peer, number)
+        if refused or topic is None or not topic.publishers[peer]:
             return
         topic.publishers[peer] -= 1
         if not topic.publishers[peer]:
@@ -259,9 +304,15 @@ class Broker(Owner):
     # --- what they want ---------------------------------------------------------------------
 
     def _came(self, peer: int, incarnation: int, subscribed: Subscribed) -> None:
+        known = len(self._neighbours.all[peer].table.subscriptions)
+        why = self._gate.subscribes(peer, subscribed, known)
+        if why is not None:
+            self._entrance.refuse(peer, "subscribe", subscribed.pattern, why)
+            return
         interest = self._interests.add(peer, incarnation, subscribed)
         if interest is None:
             return
+        self._system.came(subscribed.flow, interest)
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
             for route in topic.routes.values():
@@ -270,9 +321,11 @@ class Broker(Owner):
                 self._review(topic)
 
     def _went(self, peer: int, subscribed: Subscribed) -> None:
+        self._gate.unsubscribes(peer, subscribed.flow)
         interest = self._interests.remove(peer, subscribed.flow)
         if interest is None:
             return
+        self._system.went(peer, subscribed.flow)
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
             for route in topic.routes.values():
@@ -280,8 +333,8 @@ class Broker(Owner):
             if topic.subscribed:
                 self._review(topic)
 
-    def _serve(self, route: _Route, interest: Interest) -> None:
-        if interest.peer == route.source:
+    def _serve(self, route: Route, interest: Interest) -> None:
+        if interest.peer == route.source or not route.allowed:
             return  # its own subscriptions got it already
         interest.serve(route.core)
         if route.retains and not route.core.settle():
@@ -289,7 +342,7 @@ class Broker(Owner):
 
     # --- the way through --------------------------------------------------------------------
 
-    def _review(self, topic: _Topic) -> None:
+    def _review(self, topic: Topic) -> None:
         """Whether somebody publishes what somebody else wants. With the lock."""
         wanting = {interest.peer for interest in self._interests.matching(topic.name)}
         needed = any(wanting - {publisher} for publisher in topic.publishers)
@@ -306,32 +359,60 @@ class Broker(Owner):
             topic.handle = self.node._relay(
                 functools.partial(self._route, topic),
                 _log_failure,
+                self._end,
                 self.config.capacity,
                 self.config.max_block,
             )
         self._ledger.subscribe(Subscribed(topic.handle.flow, topic.name, topic.handle.least_charge))
 
-    def _route(self, topic: _Topic, source: int, number: int, name: str, retains: bool) -> None:
+    def _route(self, topic: Topic, source: int, number: int, name: str, retains: bool) -> None:
         """The first event of a publisher is here. On a scheduler thread."""
         with self._lock:
             if name != topic.name or topic.handle is None:
                 return  # it says another name than the one that it was asked for, or comes too late
+            if not self._entrance.may_route(source):
+                return  # it has begun far too many
             own = self._number()
             core = self.node._publisher(
                 own, name, "drop_newest", retains, 0, encode_properties, source
             )
-            route = _Route(core, topic, source, number, own, retains, self._life(source))
+            route = Route(core, topic, source, number, own, retains, self._life(source))
+            route.allowed = self._gate.may(source, "publish", name)
+            client = self._gate.get(source)
+            core.limit(None if client is None else client.quota)
             topic.routes[source, number] = route
             topic.handle.route(source, number, core)
             for interest in self._interests.matching(name):
                 self._serve(route, interest)
-            client = self._neighbours.all.get(source)
-            if client is None or client.table.topics.get(number) != name:
+            known = self._neighbours.all.get(source)
+            if known is None or known.table.topics.get(number) != name:
                 self._stale[route] = time.monotonic(), 0  # it is announced soon, or has gone
 
-    def _close_route(self, route: _Route) -> None:
+    def _end(self, peer: int, flow: int) -> None:
+        """A subscription that has had no room for too long. On a scheduler thread."""
+        with self._lock:
+            one = self._neighbours.all.get(peer)
+            subscribed = None if one is None else one.table.subscriptions.get(flow)
+            if subscribed is None or not self._interests.has(peer, flow):
+                return
+            self._went(peer, subscribed)
+            self._ended += 1
+            reason = f"it held up its topic for {self.config.max_block:g} s"
+            log.warning(
+                "subscription %r of client %d is ended: %s",
+                subscribed.pattern,
+                peer,
+                reason,
+                extra={"client": peer, "topic": subscribed.pattern},
+            )
+            self._entrance.letters.append((peer, encode(Ended(flow, reason))))
+            self._changed.notify_all()
+
+    def _close_route(self, route: Route) -> None:
         """With the lock."""
         topic, key = route.topic, (route.source, route.publisher)
+        self._entrance.routes[route.source] -= 1
+        self._stale.pop(route, None)
         if topic.routes.get(key) is route:
             del topic.routes[key]
             if topic.handle is not None:
@@ -339,11 +420,14 @@ class Broker(Owner):
         self._owing.discard(route)
         route.core.close()
         counts = route.core.statistics()
-        for name in _COUNTS:
-            self._past[name] += counts[name]
+        if not route.allowed:
+            self._past["denied"] += counts["published"]
+        else:
+            for name in COUNTS:
+                self._past[name] += counts[name]
         self._free_numbers.append((time.monotonic(), route.number))
 
-    def _routes(self) -> list[_Route]:
+    def _routes(self) -> list[Route]:
         return [route for topic in self._topics.values() for route in topic.routes.values()]
 
     def _number(self) -> int:
@@ -357,7 +441,8 @@ class Broker(Owner):
     def _turn(self) -> None:
         with self._lock:
             if self._state == "running" and self._ledger.version == self._told:
-                self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
+                soon = self._owing or self._entrance.letters
+                self._changed.wait(_SOON if soon else HOUSEKEEPING)
         time.sleep(_GATHER)  # changes come in swarms
         now = time.monotonic()
         unneeded: list[Handle] = []
@@ -365,11 +450,13 @@ class Broker(Owner):
             if self._state != "running":
                 return
             self._settle()
-            letters = self._neighbours.letters() + self._questions(now)
+            letters = self._entrance.look(now) + self._neighbours.letters()
             self._told = self._ledger.version
             if now >= self._tidy_due:
                 self._tidy_due = now + _TIDY_EVERY
-                self._ghosts(now)
+                self._entrance.ghosts(now)
+                self._entrance.warn()
+                self._system.look(now)
                 unneeded = self._tidy(now)
         self._neighbours.tell(letters)
         for handle in unneeded:  # without the lock: its last slice may ask for a route
@@ -410,58 +497,27 @@ class Broker(Owner):
                 self._free_numbers.append((now, topic.number))
         return handles
 
+    # --- what it says of itself -------------------------------------------------------------
+
+    def _own_publisher(self, name: str) -> PublisherCore:
+        return self.node._publisher(
+            self._number(), name, "drop_newest", False, 0, encode_properties
+        )
+
     # --- looking ----------------------------------------------------------------------------
 
     def statistics(self) -> BrokerStatistics:
         """Counts of this moment."""
         self.node._check_process()
         with self._lock:
-            routes = self._routes()
-            counts = [self._past, *(route.core.statistics() for route in routes)]
-            return BrokerStatistics(
-                clients=self._neighbours.others,
-                topics=sum(bool(topic.publishers) for topic in self._topics.values()),
-                subscriptions=len(self._interests),
-                routes=len(routes),
-                relayed=sum(one["published"] for one in counts),
-                dropped=sum(one["dropped"] for one in counts),
-                lost=sum(one["lost"] for one in counts),
-                content=self._interests.judge.statistics(),
-            )
+            return self._figures.statistics()
 
 
-class _Topic:
-    """Something that clients publish, or did a moment ago."""
-
-    def __init__(self, name: str, number: int) -> None:
-        self.name = name
-        self.number = number
-        self.publishers: Counter[int] = Counter()
-        self.subscribed = False
-        self.handle: Handle | None = None
-        self.routes: dict[tuple[int, int], _Route] = {}
-
-
-class _Route:
-    """From one publisher to all who want what it publishes."""
-
-    def __init__(
-        self,
-        core: PublisherCore,
-        topic: _Topic,
-        source: int,
-        publisher: int,
-        number: int,
-        retains: bool,
-        life: int,
-    ) -> None:
-        self.core = core
-        self.topic = topic
-        self.source = source
-        self.publisher = publisher
-        self.number = number
-        self.retains = retains
-        self.life = life
+def _node_config(given: NodeConfig | None, config: BrokerConfig) -> NodeConfig:
+    """With the limit of the broker's own, if there is one."""
+    own = NodeConfig.load() if given is None else given
+    most = config.limits.max_message_bytes
+    return own if most is None else replace(own, max_message_bytes=most)
 
 
 def _has_events(handle: Handle) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli.secret import SecretFile, read_secret
+from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
 from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
@@ -29,6 +29,7 @@ def pub(
         str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
     ] = "local://default",
     secret_file: SecretFile = None,
+    token_file: TokenFile = None,
     kind: KindOption = Kind.NAME,
     count: Annotated[int, typer.Option(min=1, help="How often to publish DATA.")] = 1,
     rate: Annotated[
@@ -48,7 +49,7 @@ def pub(
     Example: antiphon pub room=blue "the light is on" --kind tag
     """
     properties = dict(_property(text) for text in prop or ())
-    with Bus(bus, secret=read_secret(secret_file)) as channel:
+    with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
         publisher = channel.publisher(read_topic(topic, kind))
         if wait and not publisher.wait_for_subscribers(1, wait):
             like = "" if kind is Kind.NAME else f" --kind {kind}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli.secret import SecretFile, read_secret
+from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
 from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import ReceiveTimeout
 from antiphon.topics import AllOf, Bus, Regex, XPath
@@ -23,6 +23,7 @@ def sub(
         str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
     ] = "local://default",
     secret_file: SecretFile = None,
+    token_file: TokenFile = None,
     kind: KindOption = Kind.NAME,
     where: Annotated[
         str | None, typer.Option(help="A filter on properties: site = 'A' AND temp > 30")
@@ -52,7 +53,7 @@ def sub(
     """
     wanted = _where(where, regex, xpath, namespace or [])
     until = None if seconds is None else time.monotonic() + seconds
-    with Bus(bus, secret=read_secret(secret_file)) as channel:
+    with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
         subscription = channel.subscribe(read_topic(pattern, kind), where=wanted)
         seen = size = said = 0
         due = time.monotonic() + 1

@@ -16,6 +16,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from antiphon.topics.content import MAX_CONDITIONS, Condition
+from antiphon.topics.rights import Word
 
 __all__ = ["Changes", "Ledger", "Subscribed", "Table", "Update", "Want", "decode", "encode"]
 
@@ -43,6 +44,8 @@ class Subscribed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     least_charge: _U32
     where: Annotated[str, msgspec.Meta(max_length=65536)] | None = None
     content: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=MAX_CONDITIONS)] = ()
+    disconnect: bool = False
+    """For a broker: to end it when it has had no room for too long, and not to drop its events."""
 
 
 class Update(msgspec.Struct, array_like=True, tag="update"):
@@ -55,6 +58,8 @@ class Update(msgspec.Struct, array_like=True, tag="update"):
     gone_topics: list[_U32]
     subscriptions: list[Subscribed]
     gone_subscriptions: list[_U32]
+    token: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+    """For a broker, with everything there is: who says so."""
 
 
 class Want(msgspec.Struct, array_like=True, tag="want"):
@@ -65,15 +70,17 @@ class Want(msgspec.Struct, array_like=True, tag="want"):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Update | Want] = msgspec.msgpack.Decoder(Update | Want)
+_decoder: msgspec.msgpack.Decoder[Update | Want | Word] = msgspec.msgpack.Decoder(
+    Update | Want | Word
+)
 
 
-def encode(message: Update | Want) -> bytes:
+def encode(message: Update | Want | Word) -> bytes:
     """For the wire."""
     return _encoder.encode(message)
 
 
-def decode(data: bytes) -> Update | Want:
+def decode(data: bytes) -> Update | Want | Word:
     """From the wire. Raises msgspec.DecodeError or msgspec.ValidationError."""
     return _decoder.decode(data)
 
@@ -93,6 +100,8 @@ class Ledger:
         self.version = 0
         self.topics: dict[int, str] = {}
         self.subscriptions: dict[int, Subscribed] = {}
+        self.token: str | None = None
+        """Shown to a broker."""
         self._history: deque[_Change] = deque(maxlen=_HISTORY)
 
     def publish(self, topic: int, name: str) -> None:
@@ -137,6 +146,7 @@ class Ledger:
             [],
             list(self.subscriptions.values()),
             [],
+            self.token,
         )
 
     def _changes(self, version: int) -> Update:

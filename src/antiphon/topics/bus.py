@@ -32,8 +32,9 @@ from antiphon.node.coroutines import is_coroutine, no_loop
 from antiphon.node.life import Owner, begin, end
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import check_share
-from antiphon.topics.announcements import Subscribed
+from antiphon.topics.announcements import Subscribed, Update
 from antiphon.topics.channels import open_channel
+from antiphon.topics.client import Client
 from antiphon.topics.config import BusConfig
 from antiphon.topics.conformance import Conduct, Conformance
 from antiphon.topics.content import Filter, read_where
@@ -43,6 +44,7 @@ from antiphon.topics.model import WINDOW, DelayModel, Meters, Threads, predict
 from antiphon.topics.names import Pattern, TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import Publisher, encode_properties
+from antiphon.topics.rights import Word
 from antiphon.topics.statistics import BusStatistics, TopicInfo
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer, make_timer
@@ -68,9 +70,10 @@ class Bus(Owner):
     """Publish and subscribe by topic, on a channel that all parties name alike.
 
     ``local://name`` is this machine (and this user), with nothing to configure;
-    ``mcast://239.77.0.1:7777`` a multicast group, peer-to-peer. The bus owns a node, or shares
-    ``node``. ``secret`` and ``tls`` are the node's; see `Node`. ``with bus:`` starts it and closes
-    it. All methods are thread-safe; handlers run on the node's scheduler threads.
+    ``mcast://239.77.0.1:7777`` a multicast group, peer-to-peer; ``tcp://host:7000`` a broker, to
+    which ``token`` says who this is. The bus owns a node, or shares ``node``. ``secret`` and
+    ``tls`` are the node's; see `Node`. ``with bus:`` starts it and closes it. All methods are
+    thread-safe; handlers run on the node's scheduler threads.
     """
 
     def __init__(
@@ -87,8 +90,6 @@ class Bus(Owner):
         self.config = BusConfig.load() if config is None else config
         self.address = address
         """The channel, as it was given."""
-        if token is not None:
-            raise ConfigError("token=: there is nobody who would look at it yet", setting="token")
         super().__init__()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -97,19 +98,23 @@ class Bus(Owner):
         # First: a second bus on a node is to hear of that, and not that its id is taken.
         handle = None if node is None else self._listen(node)
         try:
-            self._channel = open_channel(address, self.config, node, secret, tls, node_config)
+            self._channel = open_channel(
+                address, self.config, node, secret, tls, node_config, token
+            )
         except BaseException:
             if handle is not None:
                 handle.close()
             raise
         self._finder = self._channel.finder
         self._asks = self._finder.asks
+        self._client = Client(self._finder, address)
         try:
             self.node = self._channel.make_node() if node is None else node
             self._control = handle or self._listen(self.node)
         except BaseException:
             self._finder.close()
             raise
+        self._ledger.token = token
         self._numbers = itertools.count(1)
         self._publishers: dict[int, Publisher] = {}
         self._topics: TopicIndex[int] = TopicIndex()
@@ -117,6 +122,7 @@ class Bus(Owner):
         self._interests = Interests()
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
+        self._ending: list[Subscription] = []
         self._past: list[dict[str, int]] = []
         self._told = -1
         self._look_due = 0.0
@@ -180,6 +186,8 @@ class Bus(Owner):
         self.node.start()
         try:
             self._finder.prepare()
+            with self._lock:
+                self._client.check(self._ledger)
         except BaseException:
             self._close_now(0.0)
             raise
@@ -262,6 +270,7 @@ class Bus(Owner):
         own_queue = room if part or when_full == "drop_oldest" else 0
         name = text_of(topic)
         with self._lock:
+            self._client.may_publish(name, record, len(self._publishers))
             number = next(self._numbers)
             core = self.node._publisher(
                 number, name, when_full, retain, own_queue, encode_properties
@@ -323,7 +332,9 @@ class Bus(Owner):
         started, one at a time as well; one that raises is logged and counted. Without a handler the
         subscription is iterated. ``share``: the fraction of the schedule's period that it can count
         on. ``capacity`` events may wait; then publishers wait (``block``) or events are lost here
-        (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells. ``where`` is a
+        (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells; with
+        ``disconnect`` a broker ends one that has held up its topic for ``max_block``
+        seconds, and whoever reads it finds `QueueFull` behind the last event. ``where`` is a
         filter, applied by the publishers: on properties a condition of SQL-92, such as
         ``price > 100 AND region IN ('EU', 'UK')``; on the data a `Regex` or an `XPath`; `AllOf`
         joins them.
@@ -331,10 +342,19 @@ class Bus(Owner):
         self._check_open()
         _refuse_broker(durable=durable, start=start, group=group)
         wanted = pattern_of(pattern)
+        self._client.may_subscribe(wanted.text, len(self._subscriptions))
         part = check_share(share)
         selector, content = read_where(where)
-        if when_full not in _WHEN_FULL:
-            raise _bad_policy(when_full)
+        ends = when_full == "disconnect"
+        if ends and not self._client.brokered:
+            raise ConfigError(
+                "when_full='disconnect' is done by a broker; this channel has none",
+                setting="when_full",
+                value=when_full,
+            )
+        policy = "block" if ends else when_full
+        if policy not in _WHEN_FULL:
+            raise _bad_policy(when_full, "disconnect")
         if capacity is None:
             capacity = _BATCH_CAPACITY if batch or handler is None else _CAPACITY
         room = _check_capacity(capacity)
@@ -349,21 +369,22 @@ class Bus(Owner):
                 )
             if coroutine and self._state == "running" and self._loop is None:
                 raise no_loop()
-            core = self.node._subscribe_inbox(room, when_full)
+            core = self.node._subscribe_inbox(room, policy)
         else:
             if not callable(handler):
                 raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
             report = functools.partial(_log_event_failure, pattern)
-            core = self.node._subscribe(handler, report, batch, room, when_full)
+            core = self.node._subscribe(handler, report, batch, room, policy)
             if part:
                 self._conduct.patterns[core] = str(pattern)
             self.node._share(core, part, f"subscription {pattern!r}")
         subscription = Subscription(self, core, wanted, where)
+        subscription._ends = ends
         if coroutine:
             subscription._coroutine = handler
         if part:
             subscription._handled().watched = True
-        subscribed = Subscribed(core.flow, wanted.text, core.least_charge, selector, content)
+        subscribed = Subscribed(core.flow, wanted.text, core.least_charge, selector, content, ends)
         with self._lock:
             self._subscriptions[core.flow] = subscription
             self._ledger.subscribe(subscribed)
@@ -439,6 +460,31 @@ class Bus(Owner):
     def _topic_went(self, peer: int, number: int, name: str) -> None:
         """As above."""
 
+    def _admits(self, peer: int, update: Update) -> bool:
+        return True
+
+    def _shown(self, peer: int, update: Update) -> Update:
+        return update
+
+    def _word(self, peer: int, word: Word) -> bytes | None:
+        """Of the broker. With the lock."""
+        flow, reason = self._client.hear(peer, word)
+        subscription = self._subscriptions.get(flow)
+        if subscription is not None and subscription._ended is None:
+            subscription._ended = reason
+            self._ledger.unsubscribe(flow)
+            self._ending.append(subscription)
+            log.warning("the broker has ended subscription %r: %s", subscription.pattern, reason)
+        return None
+
+    def _end(self, subscription: Subscription) -> bool:
+        """Whether it could be closed: what it got before is still for its reader. With the lock."""
+        if not subscription.closed and subscription.pending:
+            return False
+        with contextlib.suppress(AntiphonError):
+            self._later(subscription._core.flow, subscription.close)
+        return True
+
     # --- the thread -------------------------------------------------------------------------
 
     def _turn(self) -> None:
@@ -456,6 +502,7 @@ class Bus(Owner):
                 if one._core.owes_large and not self.node._later.busy(_key(one._number)):
                     with contextlib.suppress(AntiphonError):
                         self._later(one._number, one._core.settle_waiting)
+            self._ending = [one for one in self._ending if not self._end(one)]
             letters = self._neighbours.letters()
             self._told = told = self._ledger.version
             if time.monotonic() >= self._look_due:
@@ -609,9 +656,9 @@ def _check_capacity(capacity: object) -> int:
     return capacity  # type: ignore[return-value]
 
 
-def _bad_policy(when_full: object) -> ConfigError:
+def _bad_policy(when_full: object, *more: str) -> ConfigError:
     return ConfigError(
-        f"when_full {when_full!r}: one of {', '.join(_WHEN_FULL)}",
+        f"when_full {when_full!r}: one of {', '.join((*_WHEN_FULL, *more))}",
         setting="when_full",
         value=when_full,
     )

@@ -31,10 +31,17 @@ from typing import Any, Generic, TypeVar
 
 from antiphon.errors import ConfigError
 
-__all__ = ["MAX_NAME_BYTES", "Pattern", "PatternIndex", "TopicIndex", "check_topic"]
+__all__ = ["MAX_NAME_BYTES", "RESERVED", "Pattern", "PatternIndex", "TopicIndex", "check_topic"]
 
 MAX_NAME_BYTES = 1024
 """Of a name or a pattern, in UTF-8."""
+
+RESERVED = frozenset({"", "$sys", "$dead"})
+"""First levels that a star does not mean: those of a broker's own topics, such as ``$sys/broker``,
+so that whoever subscribes to everything does not get them unasked, and that of numbers and tags,
+which are no names."""
+
+_MOST_STEPS = 4096  # of a comparison of two patterns; people's take a few
 
 K = TypeVar("K", bound=Hashable)
 
@@ -57,6 +64,10 @@ def check_topic(name: object) -> str:
     if "*" in text:
         raise _refuse("topic", text, "'*' belongs to patterns; name the one topic that is meant")
     return text
+
+
+def _reserved(name: str) -> bool:
+    return name.startswith(("$", "/")) and name.partition("/")[0] in RESERVED
 
 
 _LITERAL: tuple[tuple[str, Any], ...] = (
@@ -129,6 +140,8 @@ class Pattern:
         """Whether the topic is meant; ``name`` is one that `check_topic` accepts."""
         if self.literal:
             return name == self.text
+        if _reserved(name) and self.levels[0] != name.partition("/")[0]:
+            return False
         state = self._begin()
         for level in name.split("/"):
             state = self._step(state, level)
@@ -136,13 +149,45 @@ class Pattern:
                 return False
         return bool(state & self._end)
 
+    def covers(self, other: Pattern) -> bool:
+        """Whether every topic that ``other`` means is meant by this one too; False if in doubt.
+
+        A star of ``other`` may stand for a level that neither pattern names, and whatever lets
+        that pass lets any level pass; so names of such levels decide for all.
+        """
+        if other.literal:
+            return self.matches(other.text)
+        if self.literal:
+            return False
+        if other.levels[0] in RESERVED and self.levels[0] != other.levels[0]:
+            return False
+        places = [(0, self._begin())]
+        known = set(places)
+        while places:
+            if len(known) > _MOST_STEPS:
+                return False
+            at, state = places.pop()
+            if at == len(other.levels):
+                if not state & self._end:
+                    return False
+                continue
+            level = other.levels[at]
+            ahead = [(at + 1, self._step(state, level))]  # "*" is never a level of a name
+            if level == "**":
+                ahead = [(at + 1, state), (at, self._step(state, "*"))]
+            for place in ahead:
+                if not place[1]:
+                    return False
+                if place not in known:
+                    known.add(place)
+                    places.append(place)
+        return True
+
     def _begin(self) -> int:
         return 1 | (self._many & 1) << 1
 
     def _step(self, state: int, level: str) -> int:
         """The positions behind ``level``: "**" stays where it is, and lets pass at once."""
-        if not level:  # no star stands for it
-            return (state & self._exact.get(level, 0)) << 1
         moved = (state & (self._one | self._exact.get(level, 0))) << 1 | state & self._many
         return moved | (moved & self._many) << 1
 
@@ -262,13 +307,12 @@ class PatternIndex(Generic[K]):
         root = self._root
         if root.empty:
             return found
-        levels = name.split("/")
-        if not levels[0]:  # no name: no star stands for that level
-            below = root.exact.get("")
-            if below is None:
+        here, levels = [root], name.split("/")
+        if levels[0] in RESERVED:  # no star takes its first level
+            first = root.exact.get(levels.pop(0))
+            if first is None:
                 return found
-            root, levels = below, levels[1:]
-        here = [root]
+            here = [first]
         # A "**" that was reached takes all levels that follow, so these are never left again.
         # Only they can be reached in two ways, hence the set.
         resting: list[_Fork[K]] = []
@@ -315,6 +359,7 @@ class TopicIndex(Generic[K]):
     def __init__(self) -> None:
         self._names: dict[str, set[K]] = {}
         self._root: _Branch[K] = _Branch()
+        self._reserved = 0
         self._pairs = 0
 
     def __len__(self) -> int:
@@ -325,6 +370,7 @@ class TopicIndex(Generic[K]):
         keys = self._names.get(name)
         if keys is None:
             keys = self._names[name] = set()
+            self._reserved += _reserved(name)
             branch = self._root
             for level in name.split("/"):
                 child = branch.children.get(level)
@@ -347,6 +393,7 @@ class TopicIndex(Generic[K]):
         self._pairs -= 1
         if not keys:
             del self._names[name]
+            self._reserved -= _reserved(name)
             self._remove_branch(name.split("/"))
         return True
 
@@ -365,7 +412,7 @@ class TopicIndex(Generic[K]):
         """The keys with a name that the pattern matches, as a set of the caller's own."""
         if pattern.literal:
             return set(self._names.get(pattern.text, ()))
-        if pattern.text == "**" and "" not in self._root.children:
+        if pattern.text == "**" and not self._reserved:
             return set().union(*self._names.values())
         found: set[K] = set()
         named = pattern._exact
@@ -378,7 +425,9 @@ class TopicIndex(Generic[K]):
                 # Most levels are none that the pattern names; they all lead to the same state.
                 other = pattern._step(state, "*")  # which is never a level of a name
                 for level, child in branch.children.items():
-                    ahead = other if level and level not in named else pattern._step(state, level)
+                    if not depth and level in RESERVED and level != pattern.levels[0]:
+                        continue
+                    ahead = pattern._step(state, level) if level in named else other
                     if ahead:
                         places.append((child, ahead, depth + 1))
             elif depth < len(pattern.levels):

@@ -19,10 +19,19 @@ import msgspec
 from antiphon._core import Handle, PublisherCore
 from antiphon.errors import AntiphonError, ConfigError, FilterError
 from antiphon.node import Node
-from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decode, encode
+from antiphon.topics.announcements import (
+    Ledger,
+    Subscribed,
+    Table,
+    Update,
+    Want,
+    decode,
+    encode,
+)
 from antiphon.topics.finder import Member
 from antiphon.topics.judge import ContentJudge
 from antiphon.topics.names import Pattern, PatternIndex
+from antiphon.topics.rights import Word
 from antiphon.topics.where import Where
 
 __all__ = ["HOUSEKEEPING", "Host", "Interest", "Interests", "Neighbour", "Neighbours"]
@@ -44,6 +53,14 @@ class Host(Protocol):
     def _went(self, peer: int, subscribed: Subscribed) -> None: ...
     def _topic_came(self, peer: int, number: int, name: str) -> None: ...
     def _topic_went(self, peer: int, number: int, name: str) -> None: ...
+    def _admits(self, peer: int, update: Update) -> bool:
+        """Whether what it says of itself counts; otherwise it is forgotten."""
+
+    def _shown(self, peer: int, update: Update) -> Update:
+        """What it gets to see of ours."""
+
+    def _word(self, peer: int, word: Word) -> bytes | None:
+        """Between a client and its broker; what is returned answers a request."""
 
 
 class Neighbour:
@@ -163,16 +180,18 @@ class Neighbours:
             raise ConfigError("this node has a bus already; share that one", setting="node")
         return handle
 
-    def _heard(self, source: int, data: bytes) -> None:
+    def _heard(self, source: int, data: bytes) -> bytes | None:
         """A message of another bus, on a scheduler thread."""
         try:
             message = decode(data)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             log.warning("node %d sent an announcement that is none: %s", source, error)
-            return
+            return None
         with self._changed:
+            if not isinstance(message, Update | Want):
+                return self._host._word(source, message)
             if not self._live:
-                return
+                return None
             if isinstance(message, Want):
                 one = self.all.get(source)
                 if one is not None:
@@ -180,9 +199,13 @@ class Neighbours:
                     one.sent = message.have if known else 0
                     one.greeted = False
             elif self._left.get(source) == message.incarnation:
-                return  # it came late, and nobody would ever say again that its bus has gone
+                return None  # it is late, and nobody would ever say again that its bus has gone
             else:
                 self._last_heard = time.monotonic()
+                self._neighbour(source, message.incarnation)
+                if not self._host._admits(source, message):
+                    self.forget(source)
+                    return None
                 one = self._neighbour(source, message.incarnation)
                 changes = one.table.apply(message)
                 if changes is None:
@@ -197,6 +220,7 @@ class Neighbours:
                     for subscribed in changes.came:
                         self._host._came(source, message.incarnation, subscribed)
             self._changed.notify_all()
+        return None
 
     # --- telling them -----------------------------------------------------------------------
 
@@ -209,7 +233,8 @@ class Neighbours:
             if one.itself or now < one.not_before:
                 continue
             if not one.greeted or one.sent != self.ledger.version:
-                letters.append((peer, encode(self.ledger.since(one.sent))))
+                update = self._host._shown(peer, self.ledger.since(one.sent))
+                letters.append((peer, encode(update)))
                 one.sent = self.ledger.version
                 one.greeted = True
             # What it announces and we do not know is on its way as a rule: ask when it is late.
@@ -292,6 +317,7 @@ class Interest:
             self._subscribed.least_charge,
             self.where.core if self.where else None,
             self._content,
+            self._subscribed.disconnect,
         )
 
     def end(self) -> None:
@@ -338,6 +364,10 @@ class Interests:
             self._index.remove(interest.pattern, (peer, flow))
             interest.end()
         return interest
+
+    def has(self, peer: int, flow: int) -> bool:
+        """Whether that one is served."""
+        return (peer, flow) in self._all
 
     def matching(self, topic: str) -> list[Interest]:
         """Those that want events of this topic."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from antiphon._core import Event, EventBatch, Handle, InboxCore, on_scheduler_thread
-from antiphon.errors import ConfigError, WouldBlock
+from antiphon.errors import Closed, ConfigError, QueueFull, WouldBlock
 from antiphon.node import Future, Inbox
 from antiphon.node.shares import check_share
 from antiphon.topics.content import Filter
@@ -40,6 +40,8 @@ class Subscription:
         "_bus": None,
         "_core": None,
         "_coroutine": None,
+        "_ended": None,
+        "_ends": None,
         "_failed": None,
         "_inbox": None,
         "_meters": None,
@@ -61,6 +63,8 @@ class Subscription:
         self._coroutine: Any = None
         self._task: asyncio.Task[None] | None = None
         self._failed = 0
+        self._ends = False  # a broker may end it
+        self._ended: str | None = None
         self._running = False
         self.where = where
 
@@ -78,11 +82,31 @@ class Subscription:
     def receive(self, timeout: float | None = None) -> Event:
         """The next event; blocks until one is here, `ReceiveTimeout` after ``timeout`` seconds.
 
-        Raises `Closed` when the subscription or its bus is closed, `ConfigError` for one with a
+        Raises `Closed` when the subscription or its bus is closed, `QueueFull` when a broker has
+        ended it (``when_full="disconnect"``) and nothing is left, `ConfigError` for one with a
         handler, and `WouldBlock` where it would wait on a thread with a running event loop.
         """
-        event: Any = self._reader().receive(timeout)
+        if self._ended is not None and not self.pending:
+            raise self._full()
+        try:
+            event: Any = self._reader().receive(timeout)
+        except Closed:
+            if self._ended is None:
+                raise
+            raise self._full() from None
         return event  # type: ignore[no-any-return]
+
+    def _full(self) -> QueueFull:
+        return QueueFull(
+            f"the broker has ended this subscription ({self.pattern}): {self._ended}; read faster, "
+            "give it more capacity, and subscribe again",
+            pending=self.pending,
+        )
+
+    @property
+    def ended(self) -> str | None:
+        """Why a broker has ended it (``when_full="disconnect"``); None: it has not."""
+        return self._ended
 
     def receive_async(self, timeout: float | None = None) -> Future[Event]:
         """`receive` as a `Future`, which takes an event when it is asked and one is here.
@@ -95,10 +119,27 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Event]:
         reader: Any = self._reader()
-        return iter(reader)
+        return self._until_ended() if self._ends else iter(reader)
+
+    def _until_ended(self) -> Iterator[Event]:
+        """As the reader's own, but for the error behind the last event."""
+        while True:
+            try:
+                yield self.receive()
+            except Closed:
+                return
 
     def __aiter__(self) -> Any:
-        return self._reader().__aiter__()
+        return self._all_until_ended() if self._ends else self._reader().__aiter__()
+
+    async def _all_until_ended(self) -> AsyncIterator[Event]:
+        reader: Any = self._reader()
+        async for event in reader:
+            yield event
+            if self._ended is not None and not self.pending:
+                break
+        if self._ended is not None:
+            raise self._full()
 
     def _reader(self) -> Inbox[Any]:
         if self._inbox is None:
