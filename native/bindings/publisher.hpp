@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "bindings/node.hpp"
+#include "bindings/route.hpp"
 #include "bindings/targets.hpp"
 
 namespace antiphon::python {
 
-class Publisher {
+class Publisher : public Route {
    public:
     struct Options {
         std::uint32_t topic;
@@ -36,7 +37,7 @@ class Publisher {
           encode_(std::move(encode)),
           encode_message_(std::move(encode_message)),
           sender_(options.capacity != 0 ? std::make_shared<Sender>(*this) : nullptr) {}
-    ~Publisher();
+    ~Publisher() override;
 
     // A subscription of another node, or of this one: its flow there, what it charges at the least, and
     // which events it wants; null: all of them. Serving one again changes nothing. False: that node is
@@ -54,7 +55,7 @@ class Publisher {
     // Events that came from `origin`, as they are, and how many were lost before them. With the
     // interpreter's lock, which it lets go; on a scheduler thread. Waits at most so long for those that
     // have no room, and then no more until they have.
-    void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience);
+    void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) override;
     // With the interpreter's lock, which it lets go. What waits in a queue of its own is sent before, for
     // at most so long. False with an exception set when a signal handler raised meanwhile; it is closed all
     // the same.

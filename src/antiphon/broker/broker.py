@@ -9,23 +9,28 @@ is done once per publisher and subscription.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
+import os
 import secrets
 import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from antiphon._core import Handle, PublisherCore
+from antiphon._core import Handle, PublisherCore, RecorderCore
 from antiphon.broker.config import BrokerConfig
+from antiphon.broker.questions import answer_questions
+from antiphon.broker.recording import Recording, no_store, open_store
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.life import Owner, begin, end
 from antiphon.topics.announcements import Subscribed, Want, encode
+from antiphon.topics.asking import Claim
 from antiphon.topics.names import TopicIndex, check_topic
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
@@ -65,14 +70,17 @@ class BrokerStatistics:
     """Events that a subscription missed because it had no room for too long."""
     lost: int
     """Events for subscriptions that could not be reached."""
+    recorded: int = 0
+    """Events that were written to logs."""
 
 
 class Broker(Owner):
     """Passes events on between the buses whose address it is.
 
     ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.
-    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. ``with
-    broker:`` starts it and closes it. All methods are thread-safe.
+    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. ``store`` is the
+    directory of what it records; with ``fsync`` it overrides the settings. ``with broker:`` starts
+    it and closes it. All methods are thread-safe.
     """
 
     _name = "broker"
@@ -84,11 +92,18 @@ class Broker(Owner):
         id: int | None = None,
         secret: str | bytes | Insecure | None = None,
         tls: TLS | None = None,
+        store: str | os.PathLike[str] | None = None,
+        fsync: str | None = None,
         config: BrokerConfig | None = None,
         node_config: NodeConfig | None = None,
     ) -> None:
         super().__init__()
-        self.config = BrokerConfig.load() if config is None else config
+        given = {"store": None if store is None else os.fspath(store), "fsync": fsync}
+        told = {name: value for name, value in given.items() if value is not None}
+        if config is None:
+            self.config = BrokerConfig.load(**told)
+        else:
+            self.config = dataclasses.replace(config, **told) if told else config
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         # Never one that a client draws: neither could give it up when the broker is back.
@@ -98,6 +113,8 @@ class Broker(Owner):
         self._ledger = self._neighbours.ledger
         self._ledger.version = 1  # clients expect a word even when there is nothing yet
         self._neighbours.listen()
+        answer_questions(self.node, self)
+        self._recording: Recording | None = None
         self.node.on_connected(self._connected)
         self.node.on_disconnected(self._disconnected)
         self._numbers = itertools.count(1)
@@ -126,8 +143,18 @@ class Broker(Owner):
                 return self
             if self._state == "closed":
                 raise Closed("this broker was closed; make a new one", what="broker")
-            self._neighbours.begin()
-            self.node.start()
+            if self.config.store is not None:
+                store = open_store(self.config.store, self.config)
+                self._recording = Recording(self.node, store, self.config)
+                for name in self._recording.known():
+                    self._topic(name)
+            try:
+                self._neighbours.begin()
+                self.node.start()
+            except BaseException:
+                if self._recording is not None:
+                    self._recording.close()
+                raise
             self._state = "running"
         self._thread = threading.Thread(target=self._run, name="ap-broker", daemon=True)
         self._thread.start()
@@ -146,6 +173,9 @@ class Broker(Owner):
         self._neighbours.tell(farewells)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
+        if self._recording is not None:
+            with self._lock:
+                self._recording.end()
         try:
             self.node._close_now(drain)
         finally:
@@ -153,6 +183,8 @@ class Broker(Owner):
                 routes = self._routes()
             for route in routes:
                 route.core.close()
+            if self._recording is not None:
+                self._recording.close()
 
     @property
     def address(self) -> str:
@@ -210,16 +242,11 @@ class Broker(Owner):
     # --- what they publish ------------------------------------------------------------------
 
     def _topic_came(self, peer: int, number: int, name: str) -> None:
-        topic = self._topics.get(name)
-        if topic is None:
-            try:
-                check_topic(name)
-            except ConfigError as error:
-                log.warning("client %d publishes something that is no topic: %s", peer, error)
-                return
-            topic = self._topics[name] = _Topic(name, self._number())
-            self._numbered[topic.number] = topic
-            self._index.add(name, topic.number)
+        try:
+            topic = self._topic(check_topic(name))
+        except ConfigError as error:
+            log.warning("client %d publishes something that is no topic: %s", peer, error)
+            return
         if not topic.publishers:
             self._ledger.publish(topic.number, name)
         topic.publishers[peer] += 1
@@ -231,6 +258,17 @@ class Broker(Owner):
                 self._close_route(route)
             route.life = life
         self._review(topic)
+
+    def _topic(self, name: str) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic(name, self._number())
+            self._numbered[topic.number] = topic
+            self._index.add(name, topic.number)
+            recording = self._recording
+            if recording is not None and (self._state == "new" or recording.wants(name)):
+                self._start_recording(topic)
+        return topic
 
     def _life(self, peer: int) -> int:
         one = self._neighbours.all.get(peer)
@@ -259,6 +297,9 @@ class Broker(Owner):
             return
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
+            if topic.recorded:
+                self._recording_of(topic).serve(topic.name, interest)
+                continue
             for route in topic.routes.values():
                 self._serve(route, interest)
             if not topic.subscribed:
@@ -270,24 +311,76 @@ class Broker(Owner):
             return
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
+            if topic.recorded:
+                self._recording_of(topic).leave(topic.name, peer, subscribed.flow)
+                continue
             for route in topic.routes.values():
-                route.core.leave(peer, subscribed.flow)
+                if isinstance(route.core, PublisherCore):
+                    route.core.leave(peer, subscribed.flow)
             if topic.subscribed:
                 self._review(topic)
 
     def _serve(self, route: _Route, interest: Interest) -> None:
         if interest.peer == route.source:
             return  # its own subscriptions got it already
+        if not isinstance(route.core, PublisherCore):
+            return
         interest.serve(route.core)
         if route.retains and not route.core.settle():
             self._owing.add(route)
+
+    # --- what is recorded -------------------------------------------------------------------
+
+    def _recording_of(self, topic: _Topic) -> Recording:
+        assert self._recording is not None and topic.recorded
+        return self._recording
+
+    def _start_recording(self, topic: _Topic) -> None:
+        """From now on its subscriptions get what is in the log. With the lock."""
+        if topic.recorded or self._recording is None:
+            return
+        self._recording.info(topic.name)  # raises before anything has changed
+        topic.recorded = True
+        self._recording.add(topic.name, topic.number)
+        for route in list(topic.routes.values()):
+            self._stale.pop(route, None)
+            self._close_route(route)
+        for interest in self._interests.matching(topic.name):
+            self._recording.serve(topic.name, interest)
+        if topic.subscribed and topic.handle is not None:
+            self._announce(topic, topic.handle)
+        self._review(topic)
+
+    def _record(self, source: int, topic: str) -> None:
+        name = check_topic(topic)
+        with self._lock:
+            if self._recording is None:
+                raise no_store("record=True")
+            self._start_recording(self._topic(name))
+            self._changed.notify_all()
+
+    def _claim(self, source: int, claim: Claim) -> None:
+        if self._recording is None and (claim.start or claim.durable is not None):
+            raise no_store("durable=" if claim.durable is not None else "start=")
+
+    def _forget(self, source: int, name: str) -> None:
+        raise no_store("durable=")
+
+    def _durables(self, source: int) -> list[dict[str, Any]]:
+        return []
+
+    def _replay_dead(self, source: int, name: str, limit: int) -> int:
+        raise no_store("durable=")
 
     # --- the way through --------------------------------------------------------------------
 
     def _review(self, topic: _Topic) -> None:
         """Whether somebody publishes what somebody else wants. With the lock."""
-        wanting = {interest.peer for interest in self._interests.matching(topic.name)}
-        needed = any(wanting - {publisher} for publisher in topic.publishers)
+        if topic.recorded:
+            needed = bool(topic.publishers)
+        else:
+            wanting = {interest.peer for interest in self._interests.matching(topic.name)}
+            needed = any(wanting - {publisher} for publisher in topic.publishers)
         if needed == topic.subscribed:
             return
         topic.subscribed = needed
@@ -304,17 +397,31 @@ class Broker(Owner):
                 self.config.capacity,
                 self.config.max_block,
             )
-        self._ledger.subscribe(Subscribed(topic.handle.flow, topic.name, topic.handle.least_charge))
+        self._announce(topic, topic.handle)
 
-    def _route(self, topic: _Topic, source: int, number: int, name: str, retains: bool) -> None:
+    def _announce(self, topic: _Topic, handle: Handle) -> None:
+        self._ledger.subscribe(
+            Subscribed(handle.flow, topic.name, handle.least_charge, recorded=topic.recorded)
+        )
+
+    def _route(
+        self, topic: _Topic, source: int, number: int, name: str, retains: bool, producer: int
+    ) -> None:
         """The first event of a publisher is here. On a scheduler thread."""
         with self._lock:
             if name != topic.name or topic.handle is None:
                 return  # it says another name than the one that it was asked for, or comes too late
+            if producer:  # it asked before, perhaps the broker that was here before this one
+                self._start_recording(topic)
             own = self._number()
-            core = self.node._publisher(
-                own, name, "drop_newest", retains, 0, encode_properties, source
-            )
+            core: PublisherCore | RecorderCore
+            if topic.recorded:
+                retains = False
+                core = self._recording_of(topic).route(name, source, number, producer)
+            else:
+                core = self.node._publisher(
+                    own, name, "drop_newest", retains, 0, encode_properties, source
+                )
             route = _Route(core, topic, source, number, own, retains, self._life(source))
             topic.routes[source, number] = route
             topic.handle.route(source, number, core)
@@ -371,12 +478,15 @@ class Broker(Owner):
             handle.close()
 
     def _settle(self) -> None:
-        self._owing = {route for route in self._owing if not route.core.settle()}
+        self._owing = {route for route in self._owing if not route.settled()}
         for route in self._owing:
             key = -(1 << 32) - route.number
-            if route.core.owes_large and not self.node._later.busy(key):
+            core = route.core
+            if not isinstance(core, PublisherCore) or self.node._later.busy(key):
+                continue
+            if core.owes_large:
                 with contextlib.suppress(AntiphonError):
-                    self.node._later.add(key, route.core.settle_waiting)
+                    self.node._later.add(key, core.settle_waiting)
 
     def _tidy(self, now: float) -> list[Handle]:
         """Ends what nobody has needed for a while. With the lock; the rest is for outside it."""
@@ -399,7 +509,7 @@ class Broker(Owner):
             if topic.handle is not None:
                 handles.append(topic.handle)
                 topic.handle = None
-            if not topic.publishers:
+            if not topic.publishers and not topic.recorded:
                 del self._topics[topic.name], self._numbered[topic.number]
                 self._index.remove(topic.name, topic.number)
                 self._free_numbers.append((now, topic.number))
@@ -421,6 +531,9 @@ class Broker(Owner):
                 relayed=sum(one["published"] for one in counts),
                 dropped=sum(one["dropped"] for one in counts),
                 lost=sum(one["lost"] for one in counts),
+                recorded=(
+                    0 if self._recording is None else self._recording.store.statistics()["appended"]
+                ),
             )
 
 
@@ -432,6 +545,7 @@ class _Topic:
         self.number = number
         self.publishers: Counter[int] = Counter()
         self.subscribed = False
+        self.recorded = False
         self.handle: Handle | None = None
         self.routes: dict[tuple[int, int], _Route] = {}
 
@@ -441,7 +555,7 @@ class _Route:
 
     def __init__(
         self,
-        core: PublisherCore,
+        core: PublisherCore | RecorderCore,
         topic: _Topic,
         source: int,
         publisher: int,
@@ -456,6 +570,10 @@ class _Route:
         self.number = number
         self.retains = retains
         self.life = life
+
+    def settled(self) -> bool:
+        """Whether everybody has what it retains."""
+        return not isinstance(self.core, PublisherCore) or self.core.settle()
 
 
 def _has_events(handle: Handle) -> bool:

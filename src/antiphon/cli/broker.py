@@ -36,6 +36,12 @@ def broker(
         str, typer.Option(help="Where buses find it: tcp://host:port or unix:///path.")
     ] = "tcp://127.0.0.1:7000",
     secret_file: SecretFile = None,
+    store: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Where recorded topics are kept.")
+    ] = None,
+    fsync: Annotated[
+        str | None, typer.Option(help="none, interval or always: when events are acknowledged.")
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Settings, instead of ./antiphon.toml."),
@@ -43,18 +49,19 @@ def broker(
 ) -> None:
     """Pass events on between buses, until Ctrl-C or SIGTERM.
 
-    Example: antiphon broker --listen tcp://127.0.0.1:7000
+    Example: antiphon broker --listen tcp://127.0.0.1:7000 --store /var/lib/antiphon
     """
     if context.invoked_subcommand is not None:
         return
     if config is not None:
         os.environ["ANTIPHON_CONFIG"] = str(config)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    with Broker(listen, secret=read_secret(secret_file)) as running:
+    with Broker(listen, secret=read_secret(secret_file), store=store, fsync=fsync) as running:
         typer.echo(f"broker at {running.address}, node {running.node.id}; Ctrl-C ends it", err=True)
         running.wait()
         counts = running.statistics()
-    typer.echo(f"{counts.relayed} events relayed, {counts.dropped} dropped", err=True)
+    recorded = "" if running.config.store is None else f", {counts.recorded} recorded"
+    typer.echo(f"{counts.relayed} events relayed, {counts.dropped} dropped{recorded}", err=True)
 
 
 @app.command()

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import msgspec
 
-from antiphon._core import Handle, PublisherCore
+from antiphon._core import Handle, OutboxCore, PublisherCore
 from antiphon.errors import AntiphonError, ConfigError, FilterError
 from antiphon.node import Node
-from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decode, encode
+from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, Wish, decode, encode
 from antiphon.topics.finder import Member
 from antiphon.topics.names import Pattern, PatternIndex
 from antiphon.topics.where import Where
@@ -272,8 +272,26 @@ class Interest:
         self._incarnation = incarnation
         self._subscribed = subscribed
 
-    def serve(self, core: PublisherCore) -> None:
+    @property
+    def flow(self) -> int:
+        """Of the subscription, at its bus."""
+        return self._subscribed.flow
+
+    @property
+    def wish(self) -> Wish | None:
+        """What it wants of a broker beyond events as they come."""
+        return self._subscribed.wish
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Where it is: node, its life, flow, least charge."""
+        return self.peer, self._incarnation, self._subscribed.flow, self._subscribed.least_charge
+
+    def serve(self, core: PublisherCore | OutboxCore) -> None:
         """Adds it to those that a publisher sends to."""
+        if isinstance(core, OutboxCore):
+            core.serve(*self.place)
+            return
         core.serve(
             self.peer,
             self._incarnation,

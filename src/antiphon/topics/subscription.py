@@ -43,6 +43,7 @@ class Subscription:
         "_meters": None,
         "_pattern": None,
         "_running": None,
+        "_settles": None,
         "_task": None,
         "where": "The filter, as it was given.",
     }
@@ -60,6 +61,7 @@ class Subscription:
         self._task: asyncio.Task[None] | None = None
         self._failed = 0
         self._running = False
+        self._settles = False  # its coroutine's end acknowledges
         self.where = where
 
     @property
@@ -123,9 +125,13 @@ class Subscription:
             self._running = True
             try:
                 await self._coroutine(event)
+                if self._settles:
+                    event.ack()
             except Exception:
                 self._failed += 1
                 log.exception("the handler of subscription %r failed", self.pattern)
+                if self._settles:
+                    event.nack()
             finally:
                 self._running = False
 
