@@ -38,7 +38,15 @@ Outbox::Outbox(std::shared_ptr<Node> node, Options options, Reference encode, Re
       encode_message_(std::move(encode_message)) {}
 
 Outbox::~Outbox() {
-    if (node_->forked()) return;
+    // The last one to hold it may be the selector, which has no interpreter's lock.
+    if (!PyGILState_Check()) {
+        (void)encode_.release();
+        (void)encode_message_.release();
+    }
+    if (node_->forked()) {
+        (void)changed_.release();  // somebody may wait for it, in the process that this one was forked from
+        return;
+    }
     if (!closed_.exchange(true)) retire();
 }
 
@@ -82,7 +90,7 @@ void Outbox::acknowledge(std::uint64_t producer, std::uint64_t upto, std::uint32
         error_ = error;
     }
     if (kept_.empty()) status_ = log::Status::ok;
-    changed_.notify_all();
+    changed_->notify_all();
     if (status_ == log::Status::ok) send();
 }
 
@@ -90,7 +98,7 @@ void Outbox::refuse(std::string error, std::string text) {
     std::lock_guard lock(mutex_);
     refused_ = std::move(error);
     refusal_ = std::move(text);
-    changed_.notify_all();
+    changed_->notify_all();
     if (refused_.empty()) send();
 }
 
@@ -334,7 +342,7 @@ bool Outbox::make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const
             if (!reached) outcome.text = "the broker is not there, and what it has not recorded yet fills the buffer";
         }
         if (!outcome.ok()) return false;
-        wait_until(changed_, lock, std::min(deadline, now + kLook));
+        wait_until(*changed_, lock, std::min(deadline, now + kLook));
         if (interrupted == nullptr) continue;
         lock.unlock();
         if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
@@ -392,7 +400,7 @@ PyObject* Outbox::flush(double timeout) {
             Scheduler::Blocked blocked;
             std::unique_lock waiting(mutex_);
             if (acked_ < last && !(troubled() && status_ != log::Status::out_of_order)) {
-                wait_until(changed_, waiting, std::min(deadline, now_ns() + kLook));
+                wait_until(*changed_, waiting, std::min(deadline, now_ns() + kLook));
             }
             waiting.unlock();
             if (released.interrupted() != nullptr) raised = (*released.interrupted())();
@@ -413,14 +421,14 @@ bool Outbox::close(Nanos drain) {
         const Nanos began = now_ns(), until = began + drain, alone = began + std::min(drain, kAlone);
         std::unique_lock lock(mutex_);
         while (!kept_.empty() && !troubled() && !raised && !node_->closed() && now_ns() < (target_ ? until : alone)) {
-            wait_until(changed_, lock, std::min(until, now_ns() + kLook));
+            wait_until(*changed_, lock, std::min(until, now_ns() + kLook));
             if (released.interrupted() == nullptr) continue;
             lock.unlock();
             raised = (*released.interrupted())();
             lock.lock();
         }
         closed_ = true;
-        changed_.notify_all();
+        changed_->notify_all();
         if (target_) {
             target_->left.store(true, std::memory_order_seq_cst);
             target_->peer.wake();

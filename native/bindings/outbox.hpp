@@ -87,7 +87,7 @@ class Outbox : public Pump {
 
     // Of everything below. Held while events are written into the ring, which never waits.
     std::mutex mutex_;
-    std::condition_variable changed_;
+    std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
     std::shared_ptr<Target> target_;  // the broker's subscription; null: it has none of us now
     std::deque<Kept> kept_;           // from acked_ + 1 on
     std::size_t bytes_ = 0;

@@ -1,8 +1,13 @@
 #include "bindings/recording.hpp"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstring>
+
+#include "bindings/delivery.hpp"
 #include "bindings/log.hpp"
 #include "bindings/node.hpp"
 #include "bindings/outbox.hpp"
@@ -56,6 +61,77 @@ std::shared_ptr<Replay> make_replay(NodeCore& node, nb::handle store, const std:
                                            Replay::Options{topic, name, read_start(at, value), speed});
     replay->start();
     return replay;
+}
+
+std::shared_ptr<Delivery> make_delivery(NodeCore& node, nb::handle store, const std::string& dead,
+                                        std::shared_ptr<match::Filter> where, double ack_timeout, unsigned attempts,
+                                        std::size_t waiting) {
+    std::shared_ptr<log::Store> opened;
+    std::shared_ptr<log::Log> letters;
+    if (!store.is_none()) opened = store_in(store);
+    if (opened && !dead.empty()) letters = open_log(opened, dead);
+    auto made = std::make_shared<Delivery>(node.node(), opened, letters, std::move(where),
+                                           Delivery::Options{seconds_to_ns(ack_timeout), attempts, waiting});
+    made->start();
+    return made;
+}
+
+void add_log_to(Delivery& self, nb::handle store, const std::string& name, std::uint32_t topic, const std::string& at,
+                std::int64_t value, std::uint64_t next, Delivery::Ranges pending) {
+    const auto opened = store_in(store);
+    auto log = open_log(opened, name);
+    Released released;
+    self.add_log(topic, name, std::move(log), read_start(at, value), next, std::move(pending));
+}
+
+bool join(Delivery& self, NodeCore& node, std::uint16_t peer_id, std::uint64_t incarnation, std::uint32_t flow,
+          std::uint32_t least_charge, std::size_t capacity) {
+    Peer* peer = node.node()->find_peer(peer_id);
+    if (peer == nullptr) return false;
+    Released released;
+    self.join(*peer, incarnation, flow, least_charge, capacity);
+    return true;
+}
+
+// What one subscription has said, as it came.
+void acknowledge(Delivery& self, std::uint16_t peer, const nb::bytes& said) {
+    const std::string_view bytes(said.c_str(), said.size());
+    Released released;
+    for (std::size_t at = 0; at + sizeof(AckRange) <= bytes.size(); at += sizeof(AckRange)) {
+        AckRange range;
+        std::memcpy(&range, bytes.data() + at, sizeof range);
+        self.acknowledge(peer, range);
+    }
+}
+
+nb::list positions(Delivery& self) {
+    std::vector<Delivery::Position> found;
+    {
+        Released released;
+        found = self.positions();
+    }
+    nb::list all;
+    for (const Delivery::Position& one : found) all.append(nb::make_tuple(one.topic, one.next, one.pending));
+    return all;
+}
+
+nb::dict counts(Delivery& self) {
+    Delivery::Counts found;
+    {
+        Released released;
+        found = self.counts();
+    }
+    nb::dict d;
+    d["delivered"] = found.delivered;
+    d["acknowledged"] = found.acknowledged;
+    d["again"] = found.again;
+    d["dead"] = found.dead;
+    d["dropped"] = found.dropped;
+    d["missed"] = found.missed;
+    d["members"] = found.members;
+    d["out"] = found.out;
+    d["waiting"] = found.waiting;
+    return d;
 }
 
 template <typename Core>
@@ -125,6 +201,29 @@ void add_recording(nb::module_& m) {
         .def_prop_ro("position", &Replay::position);
     m.def("make_replay", &make_replay, "node"_a, "store"_a, "name"_a, "topic"_a, "peer"_a, "incarnation"_a, "flow"_a,
           "least_charge"_a, "where"_a.none(), "at"_a, "value"_a, "speed"_a);
+
+    nb::class_<Delivery>(m, "DeliveryCore", nb::is_weak_referenceable())
+        .def("add_log", &add_log_to, "store"_a, "name"_a, "topic"_a, "at"_a, "value"_a, "next"_a, "pending"_a)
+        .def("join", &join, "node"_a, "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "capacity"_a)
+        .def("leave", [](Delivery& self, std::uint16_t peer, std::uint32_t flow) {
+            Released released;
+            self.leave(peer, flow);
+        }, "peer"_a, "flow"_a)
+        .def("acknowledge", &acknowledge, "peer"_a, "said"_a)
+        .def("positions", &positions)
+        .def_prop_ro("version", &Delivery::version)
+        .def("counts", &counts)
+        .def("close", &close_apart<Delivery>);
+    m.def("make_delivery", &make_delivery, "node"_a, "store"_a.none(), "dead"_a, "where"_a.none(), "ack_timeout"_a,
+          "attempts"_a, "waiting"_a);
+    nb::class_<GroupRoute, Route>(m, "GroupRouteCore");
+    nb::class_<ForkedRoute, Route>(m, "ForkedRouteCore");
+    m.def("make_group_route", [](std::shared_ptr<Delivery> to, std::uint32_t topic, const std::string& name,
+                                 std::uint16_t source) {
+        return std::make_shared<GroupRoute>(std::move(to), topic, name, source);
+    }, "to"_a, "topic"_a, "name"_a, "source"_a);
+    m.def("fork_route", [](std::vector<std::shared_ptr<Route>> to) { return std::make_shared<ForkedRoute>(std::move(to)); },
+          "to"_a);
 }
 
 }  // namespace antiphon::python

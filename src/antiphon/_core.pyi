@@ -488,3 +488,43 @@ def make_replay(
     value: int,
     speed: float,
 ) -> ReplayCore | None: ...
+
+class DeliveryCore:
+    def add_log(
+        self,
+        store: LogStore,
+        name: str,
+        topic: int,
+        at: str,
+        value: int,
+        next: int,
+        pending: list[tuple[int, int]],
+    ) -> None: ...
+    def join(
+        self,
+        node: NodeCore,
+        peer: int,
+        incarnation: int,
+        flow: int,
+        least_charge: int,
+        capacity: int,
+    ) -> bool: ...
+    def leave(self, peer: int, flow: int) -> None: ...
+    def acknowledge(self, peer: int, said: bytes) -> None: ...
+    def positions(self) -> list[tuple[str, int, list[tuple[int, int]]]]: ...
+    @property
+    def version(self) -> int: ...
+    def counts(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+def make_delivery(
+    node: NodeCore,
+    store: LogStore | None,
+    dead: str,
+    where: Filter | None,
+    ack_timeout: float,
+    attempts: int,
+    waiting: int,
+) -> DeliveryCore: ...
+def make_group_route(to: DeliveryCore, topic: int, name: str, source: int) -> RouteCore: ...
+def fork_route(to: list[RouteCore]) -> RouteCore: ...

@@ -21,8 +21,16 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any, Self
 
-from antiphon._core import Handle, PublisherCore, RecorderCore
+from antiphon._core import (
+    Handle,
+    PublisherCore,
+    RecorderCore,
+    RouteCore,
+    fork_route,
+    make_group_route,
+)
 from antiphon.broker.config import BrokerConfig
+from antiphon.broker.durable import Deliveries, dead_topic
 from antiphon.broker.questions import answer_questions
 from antiphon.broker.recording import Recording, no_store, open_store
 from antiphon.errors import AntiphonError, Closed, ConfigError
@@ -31,7 +39,7 @@ from antiphon.node.config import Insecure
 from antiphon.node.life import Owner, begin, end
 from antiphon.topics.announcements import Subscribed, Want, encode
 from antiphon.topics.asking import Claim
-from antiphon.topics.names import TopicIndex, check_topic
+from antiphon.topics.names import Pattern, TopicIndex, check_topic
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
 
@@ -115,6 +123,7 @@ class Broker(Owner):
         self._neighbours.listen()
         answer_questions(self.node, self)
         self._recording: Recording | None = None
+        self._deliveries: Deliveries | None = None
         self.node.on_connected(self._connected)
         self.node.on_disconnected(self._disconnected)
         self._numbers = itertools.count(1)
@@ -146,9 +155,13 @@ class Broker(Owner):
             if self.config.store is not None:
                 store = open_store(self.config.store, self.config)
                 self._recording = Recording(self.node, store, self.config)
-                for name in self._recording.known():
-                    self._topic(name)
             try:
+                recording = self._recording
+                self._deliveries = Deliveries(
+                    self.node, self.config, None if recording is None else recording.store
+                )
+                for name in [] if recording is None else recording.known():
+                    self._topic(name)
                 self._neighbours.begin()
                 self.node.start()
             except BaseException:
@@ -173,9 +186,11 @@ class Broker(Owner):
         self._neighbours.tell(farewells)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
-        if self._recording is not None:
-            with self._lock:
+        with self._lock:
+            if self._recording is not None:
                 self._recording.end()
+            if self._deliveries is not None:
+                self._deliveries.end()
         try:
             self.node._close_now(drain)
         finally:
@@ -183,6 +198,8 @@ class Broker(Owner):
                 routes = self._routes()
             for route in routes:
                 route.core.close()
+            if self._deliveries is not None:
+                self._deliveries.write(self._deliveries.moved())
             if self._recording is not None:
                 self._recording.close()
 
@@ -295,10 +312,14 @@ class Broker(Owner):
         interest = self._interests.add(peer, incarnation, subscribed)
         if interest is None:
             return
+        if _named(interest):
+            self._member_came(interest)
+            return
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
             if topic.recorded:
-                self._recording_of(topic).serve(topic.name, interest)
+                if _meant(interest.pattern, topic):
+                    self._recording_of(topic).serve(topic.name, interest)
                 continue
             for route in topic.routes.values():
                 self._serve(route, interest)
@@ -308,6 +329,12 @@ class Broker(Owner):
     def _went(self, peer: int, subscribed: Subscribed) -> None:
         interest = self._interests.remove(peer, subscribed.flow)
         if interest is None:
+            return
+        if _named(interest):
+            if self._deliveries is not None:
+                recorded = self._recorded(interest.pattern)
+                self._deliveries.went(peer, subscribed.flow, recorded)
+            self._route_groups(interest.pattern)
             return
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
@@ -346,7 +373,10 @@ class Broker(Owner):
             self._stale.pop(route, None)
             self._close_route(route)
         for interest in self._interests.matching(topic.name):
-            self._recording.serve(topic.name, interest)
+            if not _named(interest) and _meant(interest.pattern, topic):
+                self._recording.serve(topic.name, interest)
+        if self._deliveries is not None:
+            self._deliveries.topic_came(topic.name, topic.number)
         if topic.subscribed and topic.handle is not None:
             self._announce(topic, topic.handle)
         self._review(topic)
@@ -359,18 +389,72 @@ class Broker(Owner):
             self._start_recording(self._topic(name))
             self._changed.notify_all()
 
+    # --- durable subscriptions and groups ---------------------------------------------------
+
+    def _recorded(self, pattern: Pattern) -> dict[str, int]:
+        """The recorded topics that match, and their numbers."""
+        topics = (self._numbered[number] for number in self._index.matching(pattern))
+        return {one.name: one.number for one in topics if one.recorded and _meant(pattern, one)}
+
+    def _member_came(self, interest: Interest) -> None:
+        assert interest.wish is not None and self._deliveries is not None
+        if interest.wish.durable is not None:
+            if self._recording is None:
+                log.warning("client %d wants a durable subscription: no store", interest.peer)
+                return
+            self._start_recording(self._topic(dead_topic(interest.wish.durable)))
+        try:
+            self._deliveries.came(interest, self._recorded(interest.pattern))
+        except OSError as error:
+            log.error("client %d has no durable subscription: %s", interest.peer, error)
+        self._route_groups(interest.pattern)
+
+    def _route_groups(self, pattern: Pattern) -> None:
+        """Those who share a topic that is not recorded may be others now."""
+        for number in self._index.matching(pattern):
+            topic = self._numbered[number]
+            if topic.recorded:
+                continue
+            for route in topic.routes.values():
+                self._set_way(route)
+            self._review(topic)
+
+    def _set_way(self, route: _Route) -> None:
+        """To those who want all of it, and to groups, which share it. With the lock."""
+        topic = route.topic
+        groups = [] if self._deliveries is None else self._deliveries.pushed(topic.name)
+        way: RouteCore = route.core
+        if groups and not topic.recorded:
+            shared = [
+                make_group_route(group, topic.number, topic.name, route.source) for group in groups
+            ]
+            way = fork_route([way, *shared])
+        if topic.handle is not None:
+            topic.handle.route(route.source, route.publisher, way)
+
     def _claim(self, source: int, claim: Claim) -> None:
-        if self._recording is None and (claim.start or claim.durable is not None):
-            raise no_store("durable=" if claim.durable is not None else "start=")
+        with self._lock:
+            if self._recording is None and (claim.start or claim.durable is not None):
+                raise no_store("durable=" if claim.durable is not None else "start=")
+            if self._deliveries is not None:
+                self._deliveries.claim(source, claim)
+
+    def _known_deliveries(self) -> Deliveries:
+        if self._recording is None or self._deliveries is None:
+            raise no_store("durable=")
+        return self._deliveries
 
     def _forget(self, source: int, name: str) -> None:
-        raise no_store("durable=")
+        with self._lock:
+            self._known_deliveries().forget(name)
 
     def _durables(self, source: int) -> list[dict[str, Any]]:
-        return []
+        with self._lock:
+            return self._known_deliveries().describe()
 
     def _replay_dead(self, source: int, name: str, limit: int) -> int:
-        raise no_store("durable=")
+        with self._lock:
+            return self._known_deliveries().replay_dead(name, limit)
 
     # --- the way through --------------------------------------------------------------------
 
@@ -379,8 +463,11 @@ class Broker(Owner):
         if topic.recorded:
             needed = bool(topic.publishers)
         else:
-            wanting = {interest.peer for interest in self._interests.matching(topic.name)}
+            interests = self._interests.matching(topic.name)
+            wanting = {one.peer for one in interests if not _named(one)}
             needed = any(wanting - {publisher} for publisher in topic.publishers)
+            shared = any(one.wish is not None and one.wish.group for one in interests)
+            needed = needed or (shared and bool(topic.publishers))
         if needed == topic.subscribed:
             return
         topic.subscribed = needed
@@ -424,9 +511,10 @@ class Broker(Owner):
                 )
             route = _Route(core, topic, source, number, own, retains, self._life(source))
             topic.routes[source, number] = route
-            topic.handle.route(source, number, core)
+            self._set_way(route)
             for interest in self._interests.matching(name):
-                self._serve(route, interest)
+                if not _named(interest):
+                    self._serve(route, interest)
             client = self._neighbours.all.get(source)
             if client is None or client.table.topics.get(number) != name:
                 self._stale[route] = time.monotonic(), 0  # it is announced soon, or has gone
@@ -463,6 +551,7 @@ class Broker(Owner):
         time.sleep(_GATHER)  # changes come in swarms
         now = time.monotonic()
         unneeded: list[Handle] = []
+        moved: list[Any] = []
         with self._lock:
             if self._state != "running":
                 return
@@ -473,7 +562,10 @@ class Broker(Owner):
                 self._tidy_due = now + _TIDY_EVERY
                 self._ghosts(now)
                 unneeded = self._tidy(now)
+                moved = [] if self._deliveries is None else self._deliveries.moved()
         self._neighbours.tell(letters)
+        if self._deliveries is not None and moved:
+            self._deliveries.write(moved)
         for handle in unneeded:  # without the lock: its last slice may ask for a route
             handle.close()
 
@@ -574,6 +666,17 @@ class _Route:
     def settled(self) -> bool:
         """Whether everybody has what it retains."""
         return not isinstance(self.core, PublisherCore) or self.core.settle()
+
+
+def _named(interest: Interest) -> bool:
+    """Whether it is durable or in a group: then one of several gets an event."""
+    wish = interest.wish
+    return wish is not None and (wish.durable is not None or wish.group is not None)
+
+
+def _meant(pattern: Pattern, topic: _Topic) -> bool:
+    """Whoever wants the broker's own topics says so."""
+    return not topic.name.startswith("$") or pattern.text.startswith("$")
 
 
 def _has_events(handle: Handle) -> bool:

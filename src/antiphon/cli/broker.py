@@ -18,12 +18,14 @@ import typer
 
 from antiphon.broker import Broker
 from antiphon.broker.store import LogRecord, Store, StoreReport, TopicReport, check_store
+from antiphon.cli.durable import add_commands
 from antiphon.cli.secret import SecretFile, read_secret
 from antiphon.errors import ConfigError
 
 __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+add_commands(app)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
