@@ -139,10 +139,16 @@ void Delivery::leave(std::uint16_t peer, std::uint32_t flow) {
         std::lock_guard lock(mutex_);
         const auto found = members_.find({peer, flow});
         if (found == members_.end()) return;
+        // The one that it has had for longest may be why it went.
+        const Out* first = nullptr;
+        for (const auto& [number, lane] : found->second.lanes) {
+            const auto open = std::find_if(lane.out.begin(), lane.out.end(), [](const Out& out) { return !out.settled; });
+            if (open != lane.out.end() && (first == nullptr || open->deadline < first->deadline)) first = &*open;
+        }
         for (auto& [number, lane] : found->second.lanes) {
             lane.target->left.store(true, std::memory_order_seq_cst);
             for (Out& out : lane.out) {
-                if (!out.settled) again(std::move(out.item), true);
+                if (!out.settled) again(std::move(out.item), true, &out == first);
             }
         }
         members_.erase(found);
@@ -167,7 +173,7 @@ void Delivery::acknowledge(std::uint16_t peer, const AckRange& range) {
                 ++counts_.acknowledged;
                 finish(out->item);
             } else {
-                again(std::move(out->item), false);
+                again(std::move(out->item), false, true);
             }
             out->item.bytes = {};
         }
@@ -189,11 +195,11 @@ void Delivery::finish(const Item& item) {
     version_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Delivery::again(Item&& item, bool at_once) {
-    if (item.attempts >= options_.max_attempts) return bury(std::move(item));
+void Delivery::again(Item&& item, bool at_once, bool strike) {
+    if (strike && ++item.strikes >= options_.max_attempts) return bury(std::move(item));
     ++counts_.again;
     Nanos pause = kPause;
-    for (unsigned i = 1; i < item.attempts; ++i) pause *= 4;
+    for (unsigned i = 1; i < item.strikes && pause < options_.ack_timeout; ++i) pause *= 4;
     item.not_before = at_once ? 0 : now_ns() + std::min(pause, options_.ack_timeout);
     again_.push_back(std::move(item));
     timed_.store(true, std::memory_order_relaxed);
@@ -265,7 +271,7 @@ void Delivery::look_at_deadlines(Nanos now) {
                 if (out.settled) continue;
                 if (out.deadline > now) break;  // they were sent in this order
                 out.settled = late = true;
-                again(std::move(out.item), true);
+                again(std::move(out.item), true, true);
                 out.item.bytes = {};
             }
             if (late) settle(member, lane);
@@ -352,7 +358,7 @@ bool Delivery::read() {
             log::Record record;
             for (std::uint32_t r = 0; cursor.next(record); ++r) {
                 if (r < topic.reader->first() || !wants(record, topic)) continue;
-                Item item{at->first, record.sequence, record.time_ns, static_cast<std::uint16_t>(record.source), 0,
+                Item item{at->first, record.sequence, record.time_ns, static_cast<std::uint16_t>(record.source), 0, 0,
                           static_cast<std::uint32_t>(record.properties.size()), {}, 0};
                 item.bytes.reserve(record.properties.size() + record.data.size());
                 item.bytes.append(record.properties).append(record.data);
@@ -380,8 +386,7 @@ bool Delivery::send(Member& member, std::deque<Item>& from, std::size_t most, st
     std::vector<EventView> views;
     for (const Item& item : from) {
         if (item.topic != number || views.size() >= std::min(most, kAtOnce)) break;
-        const LogMark mark{item.source, static_cast<std::uint8_t>(item.attempts + 1)};
-        const EventHead head{number, 0, item.sequence, item.time_ns, mark.word(), item.properties};
+        const EventHead head{number, 0, item.sequence, item.time_ns, mark_of(item).word(), item.properties};
         views.push_back({head, item.bytes.data(), item.bytes.data() + item.properties, item.bytes.size() - item.properties});
     }
     for (bool parked = false;;) {
@@ -437,8 +442,7 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
     one.push_back(std::move(from.front()));
     from.pop_front();
     const Item& item = one.front();
-    const LogMark mark{item.source, static_cast<std::uint8_t>(item.attempts + 1)};
-    const EventHead head{item.topic, target->number, item.sequence, item.time_ns, mark.word(), item.properties};
+    const EventHead head{item.topic, target->number, item.sequence, item.time_ns, mark_of(item).word(), item.properties};
     std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
     prefix.append(item.bytes, 0, item.properties);
     bool went = false;
@@ -491,7 +495,7 @@ void Delivery::push(std::uint32_t number, const std::string& name, std::uint16_t
                 ++topic.missed;
                 continue;
             }
-            Item item{number, view.head.sequence, view.head.time_ns, source, 0, view.head.properties, {}, 0};
+            Item item{number, view.head.sequence, view.head.time_ns, source, 0, 0, view.head.properties, {}, 0};
             item.bytes.assign(view.properties, view.head.properties + view.size);
             fresh_.push_back(std::move(item));
         }

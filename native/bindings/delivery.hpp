@@ -79,7 +79,10 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         std::uint64_t sequence = 0;
         std::int64_t time_ns = 0;
         std::uint16_t source = 0;
-        std::uint8_t attempts = 0;  // made so far
+        std::uint32_t attempts = 0;  // made so far
+        // Of these: it was handed back, too much time went by, or it was the one at hand when its member went.
+        // A member that dies has many that it has not begun yet, and those are not to blame.
+        unsigned strikes = 0;
         std::uint32_t properties = 0;
         std::string bytes;  // the properties, then the data
         Nanos not_before = 0;
@@ -122,7 +125,10 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     void sent(Member& member, Lane& lane, std::deque<Item>& from, std::size_t count);
     void settle(Member& member, Lane& lane);
     void finish(const Item& item);
-    void again(Item&& item, bool at_once);
+    void again(Item&& item, bool at_once, bool strike);
+    LogMark mark_of(const Item& item) const {
+        return {item.source, static_cast<std::uint8_t>(std::min<std::uint32_t>(item.attempts + 1, 255))};
+    }
     void bury(Item&& item);
     void take_receipts();
     void look_at_deadlines(Nanos now);

@@ -215,9 +215,7 @@ def test_coroutines_acknowledge_when_they_end(broker: Broker) -> None:
                 if event.data == b"1" and event.attempt == 1:
                     raise ValueError("once")
 
-            await asyncio.to_thread(
-                bus.subscribe, "t", handler, durable="d", start="earliest"
-            )
+            await asyncio.to_thread(bus.subscribe, "t", handler, durable="d", start="earliest")
             await asyncio.to_thread(caught_up, broker, "d")
 
     with Bus(broker.address) as bus:
@@ -281,6 +279,7 @@ def test_retention_wins_over_a_name_that_lags(path: Path) -> None:
             sub = bus.subscribe("t", durable="d", start="earliest")
             take(sub, 1)
             sub.close()
+            eventually(lambda: not broker._durables(0)[0]["holders"], PATIENCE)
             for i in range(100):
                 record(bus, "t", b"%d" % i + b"." * 1000)
             sub = bus.subscribe("t", durable="d")
@@ -371,8 +370,12 @@ def test_what_waits_without_an_acknowledgement_is_bounded(broker: Broker) -> Non
             start="earliest",
             capacity=100,
         )
-        eventually(lambda: broker._durables(0)[0]["counts"].get("out", 0) == 100, PATIENCE)
+
+        def out() -> list[int]:
+            return [one["counts"].get("out", 0) for one in broker._durables(0)]
+
+        eventually(lambda: out() == [100], PATIENCE)
         time.sleep(0.1)
-        assert broker._durables(0)[0]["counts"]["out"] == 100
+        assert out() == [100]
         opened.set()
         caught_up(broker, "d")

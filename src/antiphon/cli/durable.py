@@ -17,7 +17,9 @@ from antiphon.topics.asking import Question, Replay, Tell
 
 __all__ = ["add_commands"]
 
-Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="A broker's, such as tcp://host:7000.")]
+Address = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="A broker's, such as tcp://host:7000.")
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of a durable subscription.")]
 
 

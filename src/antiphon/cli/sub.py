@@ -29,7 +29,9 @@ def sub(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(help="What a broker has recorded first: earliest, latest, a sequence, a time."),
+        typer.Option(
+            help="What a broker has recorded first: earliest, latest, a sequence, a time."
+        ),
     ] = None,
     durable: Annotated[
         str | None, typer.Option(help="A name whose position the broker keeps.")
