@@ -273,19 +273,19 @@ def test_another_filter_counts_from_the_position_on(broker: Broker) -> None:
 
 
 def test_retention_wins_over_a_name_that_lags(path: Path) -> None:
-    with recording(path, segment_bytes=10_000, keep_bytes=30_000) as broker:
-        with Bus(broker.address) as bus:
-            record(bus, "t", b"first")
-            sub = bus.subscribe("t", durable="d", start="earliest")
-            take(sub, 1)
-            sub.close()
-            eventually(lambda: not broker._durables(0)[0]["holders"], PATIENCE)
-            for i in range(100):
-                record(bus, "t", b"%d" % i + b"." * 1000)
-            sub = bus.subscribe("t", durable="d")
-            seen = take(sub, 2)
-            assert sum(event.missed for event in seen) > 10
-            assert seen[-1].sequence > 10
+    settings = {"segment_bytes": 10_000, "keep_bytes": 30_000}
+    with recording(path, **settings) as broker, Bus(broker.address) as bus:
+        record(bus, "t", b"first")
+        sub = bus.subscribe("t", durable="d", start="earliest")
+        take(sub, 1)
+        sub.close()
+        eventually(lambda: not broker._durables(0)[0]["holders"], PATIENCE)
+        for i in range(100):
+            record(bus, "t", b"%d" % i + b"." * 1000)
+        sub = bus.subscribe("t", durable="d")
+        seen = take(sub, 2)
+        assert sum(event.missed for event in seen) > 10
+        assert seen[-1].sequence > 10
 
 
 # --- those who die --------------------------------------------------------------------------------

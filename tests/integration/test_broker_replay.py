@@ -187,15 +187,15 @@ def test_a_subscriber_goes_on_where_it_was_after_a_kill_of_the_broker(path: Path
 
 
 def test_what_a_log_no_longer_keeps_is_missed(path: Path) -> None:
-    with recording(path, segment_bytes=10_000, keep_bytes=30_000) as broker:
-        with Bus(broker.address) as bus:
-            for i in range(100):
-                record(bus, "t", b"%d" % i + b"." * 1000)
-            sub = bus.subscribe("t", start=1)
-            first = take(sub, 1)[0]
-            assert first.missed == first.sequence - 1 > 0
-            with Store(path, read_only=True) as store:
-                assert store.log("t").first == first.sequence
+    settings = {"segment_bytes": 10_000, "keep_bytes": 30_000}
+    with recording(path, **settings) as broker, Bus(broker.address) as bus:
+        for i in range(100):
+            record(bus, "t", b"%d" % i + b"." * 1000)
+        sub = bus.subscribe("t", start=1)
+        first = take(sub, 1)[0]
+        assert first.missed == first.sequence - 1 > 0
+        with Store(path, read_only=True) as store:
+            assert store.log("t").first == first.sequence
 
 
 def test_a_replay_of_a_topic_of_an_earlier_life_needs_no_publisher(path: Path) -> None:
@@ -213,7 +213,7 @@ def test_starts_and_speeds_that_mean_nothing_are_refused(broker: Broker) -> None
             ("orders/*", {"start": 5}),
             ("t", {"start": "yesterday"}),
             ("t", {"start": -1}),
-            ("t", {"start": datetime.datetime(2026, 1, 1)}),  # noqa: DTZ001
+            ("t", {"start": datetime.datetime(2026, 1, 1)}),
             ("t", {"start": "earliest", "speed": 0}),
             ("t", {"durable": "x", "speed": 1.0}),
             ("t", {"durable": "a/b"}),

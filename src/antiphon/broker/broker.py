@@ -359,7 +359,8 @@ class Broker(Owner):
     # --- what is recorded -------------------------------------------------------------------
 
     def _recording_of(self, topic: _Topic) -> Recording:
-        assert self._recording is not None and topic.recorded
+        assert self._recording is not None
+        assert topic.recorded
         return self._recording
 
     def _start_recording(self, topic: _Topic) -> None:
@@ -397,7 +398,8 @@ class Broker(Owner):
         return {one.name: one.number for one in topics if one.recorded and _meant(pattern, one)}
 
     def _member_came(self, interest: Interest) -> None:
-        assert interest.wish is not None and self._deliveries is not None
+        assert interest.wish is not None
+        assert self._deliveries is not None
         if interest.wish.durable is not None:
             if self._recording is None:
                 log.warning("client %d wants a durable subscription: no store", interest.peer)

@@ -103,10 +103,9 @@ class Deliveries:
         if delivery is not None and delivery.members:
             self._check_shared(delivery, claim.group)
         kept = self._claimed.get(claim.durable)
-        if claim.group is None and kept is not None and kept[0] != source:
-            if time.monotonic() < kept[1]:
-                raise _refusal(claim.durable, kept[0])
         if claim.group is None:
+            if kept is not None and kept[0] != source and time.monotonic() < kept[1]:
+                raise _refusal(claim.durable, kept[0])
             self._claimed[claim.durable] = source, time.monotonic() + _CLAIMED
 
     def _check_shared(self, delivery: _Delivery, group: str | None) -> None:
@@ -143,9 +142,9 @@ class Deliveries:
         wish = interest.wish
         assert wish is not None
         where = None if interest.where is None else interest.where.text
-        if delivery.core is not None and not delivery.members:
-            if (delivery.pattern.text, delivery.where) != (interest.pattern.text, where):
-                self._put_away(delivery)  # it wants something else from now on
+        another = (delivery.pattern.text, delivery.where) != (interest.pattern.text, where)
+        if another and not delivery.members:
+            self._put_away(delivery)  # it wants something else from now on
         delivery.pattern, delivery.where = interest.pattern, where
         delivery.group = wish.group
         if delivery.core is None:
@@ -256,7 +255,8 @@ class Deliveries:
 
     def _save(self, delivery: _Delivery) -> None:
         """At once: it is new, or its file says something that must not be done twice."""
-        assert self._positions is not None and delivery.saved is not None
+        assert self._positions is not None
+        assert delivery.saved is not None
         if delivery.core is not None:
             delivery.written = delivery.core.version
             self._note(delivery)
@@ -265,7 +265,8 @@ class Deliveries:
 
     def _note(self, delivery: _Delivery) -> None:
         saved = delivery.saved
-        assert saved is not None and delivery.core is not None
+        assert saved is not None
+        assert delivery.core is not None
         saved.pattern, saved.where = delivery.pattern.text, delivery.where
         saved.group = delivery.group
         for topic, following, pending in delivery.core.positions():

@@ -56,7 +56,7 @@ class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
     group: _Name | None = None
     capacity: _U32 = 0
     """Events that may be out without an acknowledgement."""
-    after: dict[_Name, _U64] = {}  # noqa: RUF012 - msgspec copies it
+    after: dict[_Name, _U64] = {}
     """By topic, the last sequence that was here before the connection was lost."""
 
 

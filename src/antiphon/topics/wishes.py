@@ -1,4 +1,4 @@
-"""What a subscription may want of a broker: checks of ``start``, ``speed``, ``durable``, ``group``."""
+"""What a subscription may want of a broker: checks ``start``, ``speed``, ``durable``, ``group``."""
 
 from __future__ import annotations
 
