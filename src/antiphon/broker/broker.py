@@ -367,7 +367,8 @@ class Broker(Owner):
         """From now on its subscriptions get what is in the log. With the lock."""
         if topic.recorded or self._recording is None:
             return
-        self._recording.info(topic.name)  # raises before anything has changed
+        if self._state != "new":  # of very many in the store none is opened before it is needed
+            self._recording.info(topic.name)  # raises before anything has changed
         topic.recorded = True
         self._recording.add(topic.name, topic.number)
         for route in list(topic.routes.values()):

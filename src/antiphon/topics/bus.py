@@ -156,6 +156,8 @@ class Bus(Owner):
             self.node.start()
             self.node._settle_id()
             self._neighbours.begin()
+            if self._recorded is not None:
+                self._recorded.start()
             for subscribed in self._ledger.subscriptions.values():
                 self._came(self.node.id, self.node._incarnation, subscribed)
             self._state = "running"

@@ -13,6 +13,7 @@ import logging
 import secrets
 import struct
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,6 +55,17 @@ class Recorded:
         self._retry_due = 0.0
         self.topics: set[str] = set()
         """Those that the broker records: it alone serves their subscriptions."""
+
+    def start(self) -> None:
+        """With its bus. The node may live longer, and calls back for as long."""
+        own = weakref.ref(self)
+
+        def lost(peer: int, reason: str) -> None:
+            recorded = own()
+            if recorded is not None:
+                recorded.remember()
+
+        self._bus.node.on_disconnected(lost)
 
     # --- asking -----------------------------------------------------------------------------
 
