@@ -156,6 +156,14 @@ void Delivery::leave(std::uint16_t peer, std::uint32_t flow) {
     nudge();
 }
 
+std::size_t Delivery::dismiss(std::uint16_t peer, std::uint32_t flow) {
+    std::lock_guard lock(mutex_);
+    const auto found = members_.find({peer, flow});
+    if (found == members_.end()) return 0;
+    found->second.capacity = 0;
+    return found->second.out;
+}
+
 void Delivery::acknowledge(std::uint16_t peer, const AckRange& range) {
     {
         std::lock_guard lock(mutex_);

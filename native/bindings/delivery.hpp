@@ -56,6 +56,8 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
                  std::uint64_t next, Ranges pending);
     void join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge, std::size_t capacity);
     void leave(std::uint16_t peer, std::uint32_t flow);
+    // It gets nothing more, and may acknowledge what it has; how many that is.
+    std::size_t dismiss(std::uint16_t peer, std::uint32_t flow);
     void acknowledge(std::uint16_t peer, const AckRange& range);
     // Events of a topic that is not recorded. May wait for room, on a scheduler thread; what finds none in
     // time is dropped.

@@ -209,6 +209,10 @@ void add_recording(nb::module_& m) {
             Released released;
             self.leave(peer, flow);
         }, "peer"_a, "flow"_a)
+        .def("dismiss", [](Delivery& self, std::uint16_t peer, std::uint32_t flow) {
+            Released released;
+            return self.dismiss(peer, flow);
+        }, "peer"_a, "flow"_a)
         .def("acknowledge", &acknowledge, "peer"_a, "said"_a)
         .def("positions", &positions)
         .def_prop_ro("version", &Delivery::version)

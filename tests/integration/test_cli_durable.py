@@ -49,7 +49,7 @@ def test_recorded_events_are_printed_later_and_each_once(broker: Broker) -> None
     lines = run(*durable, "--start", "earliest", "--count", "2").stdout.splitlines()
     assert [json.loads(line)["sequence"] for line in lines] == [1, 2]
     assert json.loads(run(*durable, "--count", "1").stdout)["sequence"] == 3
-    assert "--start" in run(*sub, "--start", "whenever", code=1).stderr
+    assert "--start" in run(*sub, "--start", "whenever", code=2).stderr
 
 
 def test_subscriptions_are_listed_forgotten_and_their_dead_letters_replayed(
@@ -63,7 +63,7 @@ def test_subscriptions_are_listed_forgotten_and_their_dead_letters_replayed(
         listed = run("broker", "subscriptions", broker.address).stdout
         assert f"d: t, 1 events behind, held by {bus.node.id}" in listed
         assert "  t: next 3 of 2, 1 behind" in listed
-        assert "held by client" in run("broker", "forget", broker.address, "d", code=1).stderr
+        assert "held by client" in run("broker", "forget", broker.address, "d", code=2).stderr
         sub.close()
         eventually(lambda: not broker._durables(0)[0]["holders"], PATIENCE)
     (only,) = json.loads(run("broker", "subscriptions", broker.address, "--json").stdout)
@@ -78,7 +78,7 @@ def test_subscriptions_are_listed_forgotten_and_their_dead_letters_replayed(
 
 def test_a_broker_without_a_store_says_so() -> None:
     with Broker("tcp://127.0.0.1:0") as broker:
-        done = run("broker", "subscriptions", broker.address, code=1)
+        done = run("broker", "subscriptions", broker.address, code=2)
         assert "--store" in done.stderr
-        done = run("pub", "t", "x", "--record", "--bus", broker.address, code=1)
+        done = run("pub", "t", "x", "--record", "--bus", broker.address, code=2)
         assert "--store" in done.stderr

@@ -107,7 +107,7 @@ class Broker(Owner):
     ) -> None:
         super().__init__()
         given = {"store": None if store is None else os.fspath(store), "fsync": fsync}
-        told = {name: value for name, value in given.items() if value is not None}
+        told: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
         if config is None:
             self.config = BrokerConfig.load(**told)
         else:
@@ -451,6 +451,11 @@ class Broker(Owner):
         with self._lock:
             self._known_deliveries().forget(name)
 
+    def _release(self, source: int, flow: int) -> None:
+        with self._lock:
+            if self._deliveries is not None:
+                self._deliveries.release((source, flow))
+
     def _durables(self, source: int) -> list[dict[str, Any]]:
         with self._lock:
             return self._known_deliveries().describe()
@@ -565,7 +570,9 @@ class Broker(Owner):
                 self._tidy_due = now + _TIDY_EVERY
                 self._ghosts(now)
                 unneeded = self._tidy(now)
-                moved = [] if self._deliveries is None else self._deliveries.moved()
+                if self._deliveries is not None:
+                    self._deliveries.tend(now)
+                    moved = self._deliveries.moved()
         self._neighbours.tell(letters)
         if self._deliveries is not None and moved:
             self._deliveries.write(moved)

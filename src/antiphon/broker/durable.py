@@ -79,6 +79,7 @@ class Deliveries:
         self._held: dict[tuple[int, int], _Delivery] = {}
         self._claimed: dict[str, tuple[int, float]] = {}
         self._writing = threading.Lock()
+        self._leaving: dict[tuple[int, int], float] = {}
         for saved in [] if self._positions is None else self._positions.load():
             key = ("durable", saved.name)
             self._all[key] = _Delivery(
@@ -169,6 +170,7 @@ class Deliveries:
         if delivery.core.join(self._node, peer, incarnation, flow, least_charge, capacity):
             delivery.members[place] = interest
             self._held[place] = delivery
+            self._leaving.pop(place, None)
         if is_new:
             self._save(delivery)
 
@@ -197,20 +199,40 @@ class Deliveries:
         place = (peer, flow)
         for delivery in self._all.values():
             delivery.waiting.pop(place, None)
-        held = self._held.pop(place, None)
-        if held is None:
+        held = self._held.get(place)
+        if held is None or held.core is None:
             return
         held.members.pop(place, None)
-        assert held.core is not None
-        held.core.leave(peer, flow)
-        if held.members:
-            return
-        if held.waiting:
+        # One that ends in good order handles what it has, and acknowledges it.
+        if held.core.dismiss(peer, flow) and self._node._is_connected(peer):
+            self._leaving[place] = time.monotonic() + self._config.ack_timeout
+        else:
+            self.release(place)
+        if not held.members and held.waiting:
             _, interest = held.waiting.popitem()
             self._join(held, interest, recorded)
-        elif held.saved is None:
+
+    def release(self, place: tuple[int, int]) -> None:
+        """What one who has left has not acknowledged is for the others; any place."""
+        held = self._held.get(place)
+        if held is None or place in held.members:
+            return
+        del self._held[place]
+        self._leaving.pop(place, None)
+        if held.core is None:
+            return
+        held.core.leave(*place)
+        if held.saved is None and not held.members and held not in self._held.values():
             held.core.close()
             del self._all[held.key]
+
+    def tend(self, now: float) -> None:
+        """Those who have left, and will not say more."""
+        for place, until in list(self._leaving.items()):
+            held, (peer, flow) = self._held[place], place
+            done = held.core is None or not held.core.dismiss(peer, flow)
+            if done or now > until or not self._node._is_connected(peer):
+                self.release(place)
 
     def topic_came(self, topic: str, number: int) -> None:
         """A topic is recorded from now on."""

@@ -16,6 +16,7 @@ from antiphon.topics.asking import (
     Forget,
     Question,
     Record,
+    Release,
     Replay,
     Tell,
     decode_question,
@@ -35,6 +36,7 @@ class Answering(Protocol):
     def _record(self, source: int, topic: str) -> None: ...
     def _claim(self, source: int, claim: Claim) -> None: ...
     def _forget(self, source: int, name: str) -> None: ...
+    def _release(self, source: int, flow: int) -> None: ...
     def _durables(self, source: int) -> list[dict[str, Any]]: ...
     def _replay_dead(self, source: int, name: str, limit: int) -> int: ...
 
@@ -66,6 +68,8 @@ def _answer(broker: Answering, source: int, question: Question) -> Any:
             return broker._claim(source, question)
         case Forget(name):
             return broker._forget(source, name)
+        case Release(flow):
+            return broker._release(source, flow)
         case Tell():
             return broker._durables(source)
         case Replay(name, limit):

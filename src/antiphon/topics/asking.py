@@ -14,7 +14,18 @@ from antiphon import errors
 from antiphon.errors import AntiphonError, ProtocolError, RemoteError, UnknownKind
 from antiphon.node import Node
 
-__all__ = ["KIND", "Answer", "Claim", "Forget", "Question", "Record", "Replay", "Tell", "ask"]
+__all__ = [
+    "KIND",
+    "Answer",
+    "Claim",
+    "Forget",
+    "Question",
+    "Record",
+    "Release",
+    "Replay",
+    "Tell",
+    "ask",
+]
 
 KIND = 34
 _RAISED = ("ConfigError", "PermissionDenied", "StoreFull")
@@ -41,6 +52,12 @@ class Forget(msgspec.Struct, array_like=True, tag="forget"):
     name: str
 
 
+class Release(msgspec.Struct, array_like=True, tag="release"):
+    """My subscription is closed: hand what it has not acknowledged to others."""
+
+    flow: int
+
+
 class Tell(msgspec.Struct, array_like=True, tag="tell"):
     """Which durable subscriptions are there?"""
 
@@ -52,7 +69,7 @@ class Replay(msgspec.Struct, array_like=True, tag="replay"):
     limit: int = 0
 
 
-Question = Record | Claim | Forget | Tell | Replay
+Question = Record | Claim | Forget | Release | Tell | Replay
 
 
 class Answer(msgspec.Struct, array_like=True):

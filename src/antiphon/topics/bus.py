@@ -423,6 +423,7 @@ class Bus(Owner):
             subscription._handled().watched = True
         if durable is not None or group is not None:
             core.acknowledge(ack == "manual" or coroutine)
+            subscription._named = True
             subscription._settles = coroutine and ack == "auto"
         subscribed = Subscribed(core.flow, wanted.text, core.least_charge, where, wish)
         with self._lock:

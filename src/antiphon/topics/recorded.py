@@ -8,6 +8,7 @@ to the publishers.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import secrets
@@ -22,7 +23,7 @@ from antiphon._core import Handle, OutboxCore, make_outbox
 from antiphon.errors import AntiphonError, Closed, ConfigError, PeerUnreachable, PermissionDenied
 from antiphon.node.loops import refuse_to_block
 from antiphon.topics.announcements import Wish
-from antiphon.topics.asking import Claim, Question, Record, ask
+from antiphon.topics.asking import Claim, Question, Record, Release, ask
 from antiphon.topics.brokered import BrokerFinder
 from antiphon.topics.publisher import Publisher, encode_properties
 
@@ -121,6 +122,24 @@ class Recorded:
                     continue
                 wish = msgspec.structs.replace(said.wish or Wish(), after=after)
                 bus._ledger.subscribe(msgspec.structs.replace(said, wish=wish))
+
+    def release(self, flow: int) -> None:
+        """A subscription with a name was closed: what it has not handled is for the next one.
+
+        Behind what it has acknowledged. Never blocks.
+        """
+        known = self._finder.members()
+        if not known or self._bus._state != "running":
+            return
+        broker = known[0].id
+
+        def work() -> None:
+            with contextlib.suppress(AntiphonError):
+                self._bus.node._flush(broker, _PATIENCE)
+                ask(self._bus.node, broker, Release(flow), _PATIENCE)
+
+        with contextlib.suppress(AntiphonError):
+            self._bus.node._later.add(-2 * _KEY - flow, work)
 
     # --- publishers -------------------------------------------------------------------------
 

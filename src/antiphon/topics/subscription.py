@@ -41,6 +41,7 @@ class Subscription:
         "_failed": None,
         "_inbox": None,
         "_meters": None,
+        "_named": None,
         "_pattern": None,
         "_running": None,
         "_settles": None,
@@ -61,6 +62,7 @@ class Subscription:
         self._task: asyncio.Task[None] | None = None
         self._failed = 0
         self._running = False
+        self._named = False  # durable or in a group: its events are acknowledged
         self._settles = False  # its coroutine's end acknowledges
         self.where = where
 
@@ -121,7 +123,8 @@ class Subscription:
 
     async def _handle(self) -> None:
         """The next event is taken when the coroutine of the one before has ended."""
-        async for event in self._reader():
+        reader: Any = self._reader()
+        async for event in reader:
             self._running = True
             try:
                 await self._coroutine(event)
@@ -214,6 +217,8 @@ class Subscription:
             self._inbox.close()
         else:
             self._core.close()
+        if self._named and self._bus._recorded is not None:
+            self._bus._recorded.release(self._core.flow)
 
     def __enter__(self) -> Self:
         return self
