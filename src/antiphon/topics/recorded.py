@@ -129,7 +129,7 @@ class Recorded:
         Behind what it has acknowledged. Never blocks.
         """
         known = self._finder.members()
-        if not known or self._bus._state != "running":
+        if not known or self._bus.node._closed:
             return
         broker = known[0].id
 
