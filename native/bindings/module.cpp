@@ -13,6 +13,7 @@
 #include "bindings/feed.hpp"
 #include "bindings/inbox.hpp"
 #include "bindings/log.hpp"
+#include "bindings/recording.hpp"
 #include "bindings/match.hpp"
 #include "bindings/event.hpp"
 #include "bindings/figures.hpp"
@@ -298,6 +299,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("least_charge", [](const Handle& self) { return self.registration().least_charge; })
         .def("set_share", &Handle::set_share, "share"_a)
         .def("route", &Handle::route, "source"_a, "number"_a, "to"_a.none())
+        .def("acknowledge", &Handle::acknowledge, "manual"_a)
+        .def("positions", &Handle::positions)
         .def("meter", &registration_meter_dict)
         .def("delays", &delay_dict)
         .def("statistics", &handle_dict);
@@ -311,6 +314,8 @@ NB_MODULE(_core, m) {
             },
             "nudges"_a, "timeout"_a.none())
         .def("nudge", &Inbox::nudge)
+        .def("acknowledge", &Inbox::acknowledge, "manual"_a)
+        .def("positions", &Inbox::positions)
         .def_prop_ro("nudges", &Inbox::nudges)
         .def("tell", [](Inbox& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },
              "door"_a, "number"_a)
@@ -546,7 +551,8 @@ NB_MODULE(_core, m) {
         .def("set", &Quota::set, "events_per_s"_a, "bytes_per_s"_a)
         .def_prop_ro("dropped", &Quota::dropped);
 
-    nb::class_<Publisher>(m, "PublisherCore", nb::type_slots(publisher_slots), nb::is_weak_referenceable())
+    nb::class_<Route>(m, "RouteCore");
+    nb::class_<Publisher, Route>(m, "PublisherCore", nb::type_slots(publisher_slots), nb::is_weak_referenceable())
         .def(
             "serve",
             [](Publisher& self, std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least,
@@ -603,4 +609,5 @@ NB_MODULE(_core, m) {
     add_match(m);
     add_structures(m);
     add_log(m);
+    add_recording(m);
 }

@@ -90,13 +90,28 @@ bool Handle::set_share(double share) {
     return true;
 }
 
-void Handle::route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Publisher> to) {
+void Handle::route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Route> to) {
     const std::uint64_t key = TopicNames::key(source, number);
     if (to == nullptr) {
         handler_->routes.erase(key);
     } else {
         handler_->routes[key] = std::move(to);
     }
+}
+
+void Handle::acknowledge(bool manual) {
+    handler_->acks = std::make_shared<Acks>(node_, registration_->flow);
+    handler_->manual = manual;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Handle::positions() const {
+    std::vector<std::pair<std::string, std::uint64_t>> all;
+    for (const auto& task : tasks_) {
+        if (const auto* one = dynamic_cast<const SubscriptionTask*>(task.get())) {
+            all.insert(all.end(), one->reader().positions().begin(), one->reader().positions().end());
+        }
+    }
+    return all;
 }
 
 void Handle::drop() {

@@ -13,11 +13,12 @@
 #include "bindings/content.hpp"
 #include "bindings/node.hpp"
 #include "bindings/quota.hpp"
+#include "bindings/route.hpp"
 #include "bindings/targets.hpp"
 
 namespace antiphon::python {
 
-class Publisher {
+class Publisher : public Route {
    public:
     struct Options {
         std::uint32_t topic;
@@ -38,7 +39,7 @@ class Publisher {
           encode_(std::move(encode)),
           encode_message_(std::move(encode_message)),
           sender_(options.capacity != 0 ? std::make_shared<Sender>(*this) : nullptr) {}
-    ~Publisher();
+    ~Publisher() override;
 
     // A subscription of another node, or of this one: its flow there, what it charges at the least, and
     // which events it wants: by their properties, null for all of them, and by their content, 0 for all
@@ -59,12 +60,10 @@ class Publisher {
     // Events that came from `origin`, as they are, and how many were lost before them. With the
     // interpreter's lock, which it lets go; on a scheduler thread. Waits at most so long for those that
     // have no room, and then no more until they have.
-    void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience);
+    void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) override;
     // With the interpreter's lock. What a relay may pass on; null: everything.
     void limit(std::shared_ptr<Quota> quota) { quota_ = std::move(quota); }
-    // Those that a relay has ended since it was asked last: node and flow.
-    using Ended = std::vector<std::pair<std::uint16_t, std::uint32_t>>;
-    Ended take_ended();
+    Ended take_ended() override;
     // With the interpreter's lock, which it lets go. What waits in a queue of its own is sent before, for
     // at most so long. False with an exception set when a signal handler raised meanwhile; it is closed all
     // the same.

@@ -26,8 +26,9 @@ class Quota {
         at_ = now_ns();
     }
 
-    // How many of these may pass, from the first one on; the others are counted as dropped.
-    std::size_t take(const EventView* views, std::size_t count) {
+    // How many of these may pass, from the first one on; the others are counted as dropped, unless they
+    // come again.
+    std::size_t take(const EventView* views, std::size_t count, bool again = false) {
         std::lock_guard lock(mutex_);
         const Nanos now = now_ns();
         const double seconds = static_cast<double>(now - at_) / static_cast<double>(kSecond);
@@ -40,7 +41,7 @@ class Quota {
             events_ -= 1;
             bytes_ -= static_cast<double>(views[passed].head.properties + views[passed].size);
         }
-        dropped_.fetch_add(count - passed, std::memory_order_relaxed);
+        if (!again) dropped_.fetch_add(count - passed, std::memory_order_relaxed);
         return passed;
     }
 

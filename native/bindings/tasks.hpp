@@ -9,7 +9,8 @@
 
 namespace antiphon::python {
 
-class Publisher;
+class Acks;
+class Route;
 
 // What all tasks of one registration share.
 struct Handler {
@@ -24,7 +25,10 @@ struct Handler {
     bool relays = false;
     Nanos patience = 0;
     Reference ended;  // called with (node, flow) when one was ended for want of room
-    std::unordered_map<std::uint64_t, std::shared_ptr<Publisher>> routes;
+    std::unordered_map<std::uint64_t, std::shared_ptr<Route>> routes;
+    // Of a subscription whose events are acknowledged; null: of no other. Set before the first event.
+    std::shared_ptr<Acks> acks;
+    bool manual = false;  // the program does it
     std::uint16_t kind = 0;
     // Written by the task's thread, read for statistics.
     std::atomic<std::uint64_t> handled{0}, failed{0}, busy_ns{0}, calls{0};

@@ -41,6 +41,9 @@ inline constexpr std::uint16_t kKnownFlags = kPacked | kFragment | kLast | kRequ
 inline constexpr std::uint16_t kFirstDataKind = 32;
 inline constexpr std::uint16_t kEventKind = 32;  // an event of a topic, for the subscription that its flow names
 inline constexpr std::uint16_t kBusKind = 33;    // between buses: who publishes, who subscribes
+inline constexpr std::uint16_t kAskKind = 34;    // to a broker: questions about recorded topics and subscriptions
+inline constexpr std::uint16_t kReceiptKind = 35;  // of a broker: what was recorded of a publisher
+inline constexpr std::uint16_t kAckKind = 36;      // to a broker: what was handled of a subscription
 inline constexpr std::uint16_t kFirstUserKind = 64;
 
 enum class Control : std::uint16_t {

@@ -265,6 +265,8 @@ class Node {
         std::string_view name;
         std::uint16_t origin;  // whose event it is, where it is passed on; else 0
         bool retains;
+        bool recorded = false;       // its events come out of a log
+        std::uint64_t producer = 0;  // its events are to be recorded, each once
     };
     Attempt try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding);
     // One event, or as many as one frame takes; the head is that of the first. Without a limit to their

@@ -12,18 +12,30 @@ import contextlib
 import functools
 import itertools
 import logging
+import os
 import secrets
 import threading
 import time
 from collections import deque
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
-from antiphon._core import Handle, PublisherCore
+from antiphon._core import (
+    Handle,
+    PublisherCore,
+    RecorderCore,
+    RouteCore,
+    fork_route,
+    make_group_route,
+)
+from antiphon.broker.answers import Answers
 from antiphon.broker.config import BrokerConfig
+from antiphon.broker.durable import Deliveries, dead_topic
 from antiphon.broker.entrance import Entrance
 from antiphon.broker.figures import BrokerStatistics, Figures
 from antiphon.broker.permissions import Gate
+from antiphon.broker.questions import answer_questions
+from antiphon.broker.recording import Recording, open_store
 from antiphon.broker.routes import COUNTS, Route, Topic
 from antiphon.broker.system_topics import SystemTopics
 from antiphon.errors import AntiphonError, Closed, ConfigError
@@ -33,7 +45,7 @@ from antiphon.node.life import Owner, begin, end
 from antiphon.node.secret import read_secret
 from antiphon.topics.announcements import Subscribed, Table, Update, encode
 from antiphon.topics.kinds import check_text
-from antiphon.topics.names import TopicIndex
+from antiphon.topics.names import Pattern, TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
 from antiphon.topics.rights import Ask, Ended, Refused, Stopped, Word
@@ -55,9 +67,9 @@ class Broker(Owner):
     """Passes events on between the buses whose address it is.
 
     ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.
-    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. What is not
-    given here is taken from ``config``. ``with broker:`` starts it and closes it. All methods are
-    thread-safe.
+    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. ``store`` is the
+    directory of what it records. What is not given here is taken from ``config``. ``with broker:``
+    starts it and closes it. All methods are thread-safe.
     """
 
     _name = "broker"
@@ -69,11 +81,15 @@ class Broker(Owner):
         id: int | None = None,
         secret: str | bytes | Insecure | None = None,
         tls: TLS | None = None,
+        store: str | os.PathLike[str] | None = None,
+        fsync: str | None = None,
         config: BrokerConfig | None = None,
         node_config: NodeConfig | None = None,
     ) -> None:
         super().__init__()
-        self.config = BrokerConfig.load() if config is None else config
+        given = {"store": None if store is None else os.fspath(store), "fsync": fsync}
+        self._given: dict[str, Any] = {key: one for key, one in given.items() if one is not None}
+        self.config = self._configured(config)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         # Never one that a client draws: neither could give it up when the broker is back.
@@ -93,6 +109,9 @@ class Broker(Owner):
         self._entrance = Entrance(self.node, self._neighbours, self._gate, self._changed)
         self._ledger.version = 1  # clients expect a word even when there is nothing yet
         self._neighbours.listen()
+        answer_questions(self.node, Answers(self))
+        self._recording: Recording | None = None
+        self._deliveries: Deliveries | None = None
         self.node.on_connected(self._connected)
         self.node.on_disconnected(self._disconnected)
         self._numbers = itertools.count(1)
@@ -121,6 +140,12 @@ class Broker(Owner):
         self._tidy_due = 0.0
         self._thread: threading.Thread | None = None
 
+    def _configured(self, config: BrokerConfig | None) -> BrokerConfig:
+        """With what was given beside the settings."""
+        if config is None:
+            return BrokerConfig.load(**self._given)
+        return replace(config, **self._given) if self._given else config
+
     # --- life -------------------------------------------------------------------------------
 
     def start(self) -> Self:
@@ -131,8 +156,22 @@ class Broker(Owner):
                 return self
             if self._state == "closed":
                 raise Closed("this broker was closed; make a new one", what="broker")
-            self._neighbours.begin()
-            self.node.start()
+            if self.config.store is not None:
+                store = open_store(self.config.store, self.config)
+                self._recording = Recording(self.node, store, self.config)
+            try:
+                recording = self._recording
+                self._deliveries = Deliveries(
+                    self.node, self.config, None if recording is None else recording.store
+                )
+                for name in [] if recording is None else recording.known():
+                    self._topic(name)
+                self._neighbours.begin()
+                self.node.start()
+            except BaseException:
+                if self._recording is not None:
+                    self._recording.close()
+                raise
             self._state = "running"
         self._thread = threading.Thread(target=self._run, name="ap-broker", daemon=True)
         self._thread.start()
@@ -153,6 +192,11 @@ class Broker(Owner):
         self._neighbours.tell(farewells)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
+        with self._lock:
+            if self._recording is not None:
+                self._recording.end()
+            if self._deliveries is not None:
+                self._deliveries.end()
         try:
             self.node._close_now(drain)
         finally:
@@ -162,6 +206,10 @@ class Broker(Owner):
             for route in routes:
                 route.core.close()
             self._interests.judge.close()
+            if self._deliveries is not None:
+                self._deliveries.write(self._deliveries.moved())
+            if self._recording is not None:
+                self._recording.close()
 
     @property
     def address(self) -> str:
@@ -217,7 +265,7 @@ class Broker(Owner):
         what would have but needs a restart. Raises `ConfigError` and changes nothing for settings
         that make no sense. Never blocks for long.
         """
-        new = BrokerConfig.load() if config is None else config
+        new = self._configured(config)
         with self._lock:
             self.config, changed, kept = self.config.reloaded(new)
             self._gate.configure(self.config)
@@ -228,10 +276,10 @@ class Broker(Owner):
                 self._entrance.letters.append((peer, encode(self._gate.welcome(client))))
                 self._judge_again(peer)
             for route in self._routes():
-                known = self._gate.get(route.source)
-                route.core.limit(None if known is None else known.quota)
-                if self._gate.may(route.source, "publish", route.topic.name) != route.allowed:
+                if self._allows(route) != route.allowed:
                     self._close_route(route)  # the next event begins another
+                else:
+                    self._set_way(route)
             self._changed.notify_all()
         return changed, kept
 
@@ -259,16 +307,11 @@ class Broker(Owner):
         if why is not None:
             self._entrance.refuse(peer, "publish", name, why)
             return
-        topic = self._topics.get(name)
-        if topic is None:
-            try:
-                check_text(name)
-            except ConfigError as error:
-                log.warning("client %d publishes something that is no topic: %s", peer, error)
-                return
-            topic = self._topics[name] = Topic(name, self._number())
-            self._numbered[topic.number] = topic
-            self._index.add(name, topic.number)
+        try:
+            topic = self._topic(check_text(name))
+        except (ConfigError, OSError) as error:
+            log.warning("client %d cannot publish %r: %s", peer, name, error)
+            return
         if not topic.publishers:
             self._ledger.publish(topic.number, name)
         topic.publishers[peer] += 1
@@ -280,6 +323,18 @@ class Broker(Owner):
                 self._close_route(route)
             route.life = life
         self._review(topic)
+
+    def _topic(self, name: str) -> Topic:
+        """With the lock. Raises what a log that cannot be opened raises."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = Topic(name, self._number())
+            self._numbered[topic.number] = topic
+            self._index.add(name, topic.number)
+            recording = self._recording
+            if recording is not None and (self._state == "new" or recording.wants(name)):
+                self._start_recording(topic)
+        return topic
 
     def _life(self, peer: int) -> int:
         one = self._neighbours.all.get(peer)
@@ -312,9 +367,15 @@ class Broker(Owner):
         interest = self._interests.add(peer, incarnation, subscribed)
         if interest is None:
             return
+        if interest.named:
+            self._member_came(interest)
+            return
         self._system.came(subscribed.flow, interest)
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
+            if topic.recorded:
+                self._recording_of(topic).serve(topic.name, interest)
+                continue
             for route in topic.routes.values():
                 self._serve(route, interest)
             if not topic.subscribed:
@@ -325,27 +386,127 @@ class Broker(Owner):
         interest = self._interests.remove(peer, subscribed.flow)
         if interest is None:
             return
+        if interest.named:
+            if self._deliveries is not None:
+                recorded = self._recorded(interest.pattern)
+                self._deliveries.went(peer, subscribed.flow, recorded)
+            self._route_groups(interest.pattern)
+            return
         self._system.went(peer, subscribed.flow)
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
+            if topic.recorded:
+                self._recording_of(topic).leave(topic.name, peer, subscribed.flow)
+                continue
             for route in topic.routes.values():
-                route.core.leave(peer, subscribed.flow)
+                if isinstance(route.core, PublisherCore):
+                    route.core.leave(peer, subscribed.flow)
             if topic.subscribed:
                 self._review(topic)
 
     def _serve(self, route: Route, interest: Interest) -> None:
         if interest.peer == route.source or not route.allowed:
             return  # its own subscriptions got it already
+        if not isinstance(route.core, PublisherCore):
+            return  # the log serves it
         interest.serve(route.core)
         if route.retains and not route.core.settle():
             self._owing.add(route)
+
+    # --- what is recorded -------------------------------------------------------------------
+
+    def _recording_of(self, topic: Topic) -> Recording:
+        assert self._recording is not None
+        assert topic.recorded
+        return self._recording
+
+    def _start_recording(self, topic: Topic) -> None:
+        """From now on its subscriptions get what is in the log. With the lock."""
+        if topic.recorded or self._recording is None:
+            return
+        if self._state != "new":  # of very many in the store none is opened before it is needed
+            self._recording.info(topic.name)  # raises before anything has changed
+        topic.recorded = True
+        self._recording.add(topic.name, topic.number)
+        for route in list(topic.routes.values()):
+            self._stale.pop(route, None)
+            self._close_route(route)
+        for interest in self._interests.matching(topic.name):
+            if not interest.named:
+                self._recording.serve(topic.name, interest)
+        if self._deliveries is not None:
+            self._deliveries.topic_came(topic.name, topic.number)
+        if topic.subscribed and topic.handle is not None:
+            self._announce(topic, topic.handle)
+        self._review(topic)
+
+    # --- durable subscriptions and groups ---------------------------------------------------
+
+    def _recorded(self, pattern: Pattern) -> dict[str, int]:
+        """The recorded topics that match, and their numbers."""
+        topics = (self._numbered[number] for number in self._index.matching(pattern))
+        return {one.name: one.number for one in topics if one.recorded}
+
+    def _member_came(self, interest: Interest) -> None:
+        assert interest.wish is not None
+        assert self._deliveries is not None
+        client = self._gate.get(interest.peer)
+        if interest.wish.durable is not None:
+            why = self._deliveries.keeps_from(client, interest.wish.durable)
+            if why is not None:
+                self._gate.refused += 1
+                self._entrance.refuse(interest.peer, "subscribe", interest.pattern.text, why)
+                return
+            if self._recording is None:
+                log.warning("client %d wants a durable subscription: no store", interest.peer)
+                return
+        try:
+            if interest.wish.durable is not None:
+                self._start_recording(self._topic(dead_topic(interest.wish.durable)))
+            self._deliveries.came(interest, client, self._recorded(interest.pattern))
+        except (OSError, AntiphonError) as error:
+            log.error("client %d has no durable subscription: %s", interest.peer, error)
+        self._route_groups(interest.pattern)
+
+    def _route_groups(self, pattern: Pattern) -> None:
+        """Those who share a topic that is not recorded may be others now."""
+        for number in self._index.matching(pattern):
+            topic = self._numbered[number]
+            if topic.recorded:
+                continue
+            for route in topic.routes.values():
+                self._set_way(route)
+            self._review(topic)
+
+    def _set_way(self, route: Route) -> None:
+        """To those who want all of it, and to groups, which share it. With the lock."""
+        topic = route.topic
+        known = self._gate.get(route.source)
+        quota = None if known is None else known.quota
+        groups = [] if self._deliveries is None else self._deliveries.pushed(topic.name)
+        way: RouteCore = route.core
+        if groups and not topic.recorded and route.allowed:
+            shared = [
+                make_group_route(group, topic.number, topic.name, route.source) for group in groups
+            ]
+            way = fork_route([way, *shared], quota)
+            quota = None
+        route.core.limit(quota)
+        if topic.handle is not None:
+            topic.handle.route(route.source, route.publisher, way)
 
     # --- the way through --------------------------------------------------------------------
 
     def _review(self, topic: Topic) -> None:
         """Whether somebody publishes what somebody else wants. With the lock."""
-        wanting = {interest.peer for interest in self._interests.matching(topic.name)}
-        needed = any(wanting - {publisher} for publisher in topic.publishers)
+        if topic.recorded:
+            needed = bool(topic.publishers)
+        else:
+            interests = self._interests.matching(topic.name)
+            wanting = {one.peer for one in interests if not one.named}
+            needed = any(wanting - {publisher} for publisher in topic.publishers)
+            shared = any(one.wish is not None and one.wish.group for one in interests)
+            needed = needed or (shared and bool(topic.publishers))
         if needed == topic.subscribed:
             return
         topic.subscribed = needed
@@ -363,27 +524,53 @@ class Broker(Owner):
                 self.config.capacity,
                 self.config.max_block,
             )
-        self._ledger.subscribe(Subscribed(topic.handle.flow, topic.name, topic.handle.least_charge))
+        self._announce(topic, topic.handle)
 
-    def _route(self, topic: Topic, source: int, number: int, name: str, retains: bool) -> None:
+    def _announce(self, topic: Topic, handle: Handle) -> None:
+        self._ledger.subscribe(
+            Subscribed(handle.flow, topic.name, handle.least_charge, recorded=topic.recorded)
+        )
+
+    def _allows(self, route: Route) -> bool:
+        """Whether what comes this way may: to record needs a right of its own."""
+        may = self._gate.may(route.source, "publish", route.topic.name)
+        return may and (not route.records or self._gate.may(route.source, "record", route.topic.name))
+
+    def _route(
+        self, topic: Topic, source: int, number: int, name: str, retains: bool, producer: int
+    ) -> None:
         """The first event of a publisher is here. On a scheduler thread."""
         with self._lock:
             if name != topic.name or topic.handle is None:
                 return  # it says another name than the one that it was asked for, or comes too late
             if not self._entrance.may_route(source):
                 return  # it has begun far too many
+            allowed = self._gate.may(source, "publish", name)
+            if allowed and producer:
+                # It asked before, perhaps the broker that was here before this one.
+                why = self._gate.records(source, name)
+                allowed = why is None
+                if why is None:
+                    self._start_recording(topic)
+                else:
+                    self._entrance.refuse(source, "record", name, why)
             own = self._number()
-            core = self.node._publisher(
-                own, name, "drop_newest", retains, 0, encode_properties, source
-            )
+            core: PublisherCore | RecorderCore
+            if topic.recorded and allowed:
+                retains = False
+                core = self._recording_of(topic).route(name, source, number, producer)
+            else:
+                core = self.node._publisher(
+                    own, name, "drop_newest", retains, 0, encode_properties, source
+                )
             route = Route(core, topic, source, number, own, retains, self._life(source))
-            route.allowed = self._gate.may(source, "publish", name)
-            client = self._gate.get(source)
-            core.limit(None if client is None else client.quota)
+            route.allowed, route.records = allowed, bool(producer)
             topic.routes[source, number] = route
-            topic.handle.route(source, number, core)
-            for interest in self._interests.matching(name):
-                self._serve(route, interest)
+            self._set_way(route)
+            if not topic.recorded:
+                for interest in self._interests.matching(name):
+                    if not interest.named:
+                        self._serve(route, interest)
             known = self._neighbours.all.get(source)
             if known is None or known.table.topics.get(number) != name:
                 self._stale[route] = time.monotonic(), 0  # it is announced soon, or has gone
@@ -446,6 +633,7 @@ class Broker(Owner):
         time.sleep(_GATHER)  # changes come in swarms
         now = time.monotonic()
         unneeded: list[Handle] = []
+        moved: list[Any] = []
         with self._lock:
             if self._state != "running":
                 return
@@ -458,17 +646,25 @@ class Broker(Owner):
                 self._entrance.warn()
                 self._system.look(now)
                 unneeded = self._tidy(now)
+                if self._deliveries is not None:
+                    self._deliveries.tend(now)
+                    moved = self._deliveries.moved()
         self._neighbours.tell(letters)
+        if self._deliveries is not None and moved:
+            self._deliveries.write(moved)
         for handle in unneeded:  # without the lock: its last slice may ask for a route
             handle.close()
 
     def _settle(self) -> None:
-        self._owing = {route for route in self._owing if not route.core.settle()}
+        self._owing = {route for route in self._owing if not route.settled()}
         for route in self._owing:
             key = -(1 << 32) - route.number
-            if route.core.owes_large and not self.node._later.busy(key):
+            core = route.core
+            if not isinstance(core, PublisherCore) or self.node._later.busy(key):
+                continue
+            if core.owes_large:
                 with contextlib.suppress(AntiphonError):
-                    self.node._later.add(key, route.core.settle_waiting)
+                    self.node._later.add(key, core.settle_waiting)
 
     def _tidy(self, now: float) -> list[Handle]:
         """Ends what nobody has needed for a while. With the lock; the rest is for outside it."""
@@ -491,7 +687,7 @@ class Broker(Owner):
             if topic.handle is not None:
                 handles.append(topic.handle)
                 topic.handle = None
-            if not topic.publishers:
+            if not topic.publishers and not topic.recorded:
                 del self._topics[topic.name], self._numbered[topic.number]
                 self._index.remove(topic.name, topic.number)
                 self._free_numbers.append((now, topic.number))

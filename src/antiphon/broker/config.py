@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
@@ -13,6 +12,7 @@ from antiphon.broker.tokens import Token, check_name
 from antiphon.errors import ConfigError
 from antiphon.frozen import FrozenDict
 from antiphon.node import TLS
+from antiphon.topics.names import Pattern
 from antiphon.topics.rights import Rights
 
 __all__ = ["BrokerConfig"]
@@ -60,6 +60,34 @@ class BrokerConfig:
     anonymous: Rights | None = None
     """What clients without a token may do; None, where there are tokens: they are not let in."""
 
+    store: str | None = None
+    """The directory of the logs of recorded topics; None: nothing is recorded."""
+
+    record: tuple[str, ...] = ()
+    """Patterns of topics that are recorded, whoever publishes them."""
+
+    fsync: str = "interval"
+    """When a recorded event is acknowledged: ``none`` after the write, ``interval`` and ``always``
+    after an fdatasync, which comes at intervals, or at once."""
+
+    fsync_interval: float = 0.01
+    """Seconds between two of them, with ``interval``."""
+
+    segment_bytes: int = field(default=64 << 20, metadata={"size": True})
+    """Size of one file of a log. Only whole ones are dropped."""
+
+    keep_bytes: int = field(default=0, metadata={"size": True})
+    """Of each recorded topic, in whole segments; 0: all."""
+
+    keep_age: float = 0.0
+    """Seconds for which recorded events are kept; 0: for ever."""
+
+    ack_timeout: float = 30.0
+    """Seconds after which an event that nobody has acknowledged is handed out again."""
+
+    max_attempts: int = 5
+    """How often an event is handed out before it becomes a dead letter."""
+
     RELOADED: ClassVar[tuple[str, ...]] = ("tokens", "anonymous", "limits", "log_level")
     """What a broker that runs can change; ``max_message_bytes`` of the limits is not among it."""
 
@@ -69,21 +97,34 @@ class BrokerConfig:
         return settings.load(cls, "broker", overrides)
 
     def __post_init__(self) -> None:
-        capacity: object = self.capacity
-        whole = isinstance(capacity, int) and not isinstance(capacity, bool)
-        if not whole or not 1 <= self.capacity <= 2**24:
+        self._whole("capacity", 1, 2**24)
+        self._seconds("max_block", 0, 3600)
+        self._seconds("system_interval", 0.1, 3600)
+        self._seconds("fsync_interval", 0.0001, 60)
+        self._seconds("keep_age", 0, 2**32)
+        self._seconds("ack_timeout", 0.01, 86400)
+        self._whole("segment_bytes", 4096, 2**40)
+        self._whole("keep_bytes", 0, 2**47)
+        self._whole("max_attempts", 1, 255)
+        if self.fsync not in ("none", "interval", "always"):
             raise ConfigError(
-                f"capacity is {self.capacity!r}; it must be a whole number from 1 to {2**24}",
-                setting="capacity",
-                value=self.capacity,
+                f"fsync is {self.fsync!r}; it is one of none, interval, always",
+                setting="fsync",
+                value=self.fsync,
             )
-        self._check_seconds("max_block", 0, 3600)
-        self._check_seconds("system_interval", 0.1, 3600)
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(
                 f"log_level is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}",
                 setting="log_level",
                 value=self.log_level,
+            )
+        for pattern in self.record:
+            Pattern(pattern)
+        if self.record and self.store is None:
+            raise ConfigError(
+                "record names topics, and there is no store to record them in; set store too",
+                setting="record",
+                value=self.record,
             )
         if not isinstance(self.limits, Limits):
             raise ConfigError("limits: give antiphon.broker.Limits(...)", setting="limits")
@@ -91,13 +132,23 @@ class BrokerConfig:
             raise ConfigError("anonymous: give antiphon.broker.Rights(...)", setting="anonymous")
         object.__setattr__(self, "tokens", _check_tokens(self.tokens))
 
-    def _check_seconds(self, name: str, low: float, high: float) -> None:
-        value: object = getattr(self, name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type,operator]
+    def _whole(self, setting: str, least: int, most: int) -> None:
+        value: object = getattr(self, setting)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise ConfigError(
-                f"{name} is {value!r}; it must be a number of seconds from {low:g} to {high:g}",
-                setting=name,
+                f"{setting} is {value!r}; it must be a whole number from {least} to {most}",
+                setting=setting,
+                value=value,
+            )
+
+    def _seconds(self, setting: str, least: float, most: float) -> None:
+        value: object = getattr(self, setting)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least <= value <= most:  # type: ignore[operator]
+            raise ConfigError(
+                f"{setting} is {value!r}; it must be a number of seconds from {least:g} to "
+                f"{most:g}",
+                setting=setting,
                 value=value,
             )
 

@@ -44,6 +44,8 @@ class BrokerStatistics:
     """Events of clients that published more than they may."""
     ended: int
     """Subscriptions that were ended because they had no room for too long."""
+    recorded: int
+    """Events that were written to logs."""
     content: ContentStatistics
     """Of filters on the content of events."""
 
@@ -74,6 +76,7 @@ class Figures:
             refused=broker._gate.refused,
             limited=broker._gate.limited,
             ended=broker._ended,
+            recorded=broker._recording.store.statistics()["appended"] if broker._recording else 0,
             content=broker._interests.judge.statistics(),
         )
 

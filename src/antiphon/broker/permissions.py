@@ -13,7 +13,7 @@ from antiphon._version import __version__
 from antiphon.broker.config import BrokerConfig
 from antiphon.broker.tokens import hash_token
 from antiphon.topics.announcements import Subscribed, Update
-from antiphon.topics.rights import SYSTEM, Refused, Rights, Welcome
+from antiphon.topics.rights import RESERVED, Refused, Rights, Welcome
 
 __all__ = ["ANONYMOUS", "Gate", "Known"]
 
@@ -34,13 +34,18 @@ class Known:
         self.quota: Quota | None = None
         self.limited = 0  # events above its quota, as it was told last
         self.routes = 0
+        self.recorded = 0  # topics that are recorded because it asked
         self.notices = _MOST_NOTICES
 
     def allows(self, action: str, topic: str) -> bool:
         """By its rights."""
         if self.rights is None:
-            return not (topic.startswith(SYSTEM) and action in ("publish", "record"))
+            return not (topic.startswith(RESERVED) and action in ("publish", "record"))
         return self.rights.allow(action, topic)
+
+    def administrates(self, pattern: str) -> bool:
+        """Whether it may look after what others have of these topics."""
+        return self.rights is None or self.rights.administrate(pattern)
 
 
 class Gate:
@@ -199,18 +204,25 @@ class Gate:
         """Whether a client may do that; one that has not said who it is may do nothing."""
         client = self._known.get(peer)
         if client is None:
-            return self._open and not (topic.startswith(SYSTEM) and action != "subscribe")
+            return self._open and not (topic.startswith(RESERVED) and action != "subscribe")
         return client.allows(action, topic)
 
     def publishes(self, peer: int, number: int, name: str, known: int) -> str | None:
         """None, or why this publisher does not count; ``known`` are those it has."""
         client = self._known.get(peer)
-        why = self._why(peer, "publish", name)
+        why = self.why(peer, "publish", name)
         if why is None and known > self.limits.max_topics:
             why = f"a client may publish {self.limits.max_topics} topics"
         if why is not None and client is not None:
             self.refused += 1
             client.refused_topics.add(number)
+        return why
+
+    def records(self, peer: int, name: str) -> str | None:
+        """None, or why a client may not have this topic recorded, which is counted then."""
+        why = self.why(peer, "publish", name) or self.why(peer, "record", name)
+        if why is not None:
+            self.refused += 1
         return why
 
     def unpublishes(self, peer: int, number: int) -> bool:
@@ -224,7 +236,10 @@ class Gate:
     def subscribes(self, peer: int, subscribed: Subscribed, known: int) -> str | None:
         """None, or why this subscription does not count; ``known`` are those it has."""
         client = self._known.get(peer)
-        why = self._why(peer, "subscribe", subscribed.pattern)
+        why = self.why(peer, "subscribe", subscribed.pattern)
+        wish = subscribed.wish
+        if why is None and subscribed.content and wish is not None and (wish.durable or wish.group):
+            why = "a filter on the data does not go with durable= and group="
         if why is None and known > self.limits.max_subscriptions:
             why = f"a client may have {self.limits.max_subscriptions} subscriptions"
         if why is not None and client is not None:
@@ -240,12 +255,13 @@ class Gate:
         client.refused_flows.discard(flow)
         return True
 
-    def _why(self, peer: int, action: str, topic: str) -> str | None:
+    def why(self, peer: int, action: str, topic: str) -> str | None:
+        """None, or why a client may not do that."""
         if self.may(peer, action, topic):
             return None
         client = self._known.get(peer)
-        if topic.startswith(SYSTEM) and action == "publish":
-            return f"{SYSTEM} is the broker's own"
+        if topic.startswith(RESERVED) and action != "subscribe":
+            return "it is one of the broker's own topics"
         rights = None if client is None else client.rights
         allowed = ", ".join(getattr(rights, action)[:5]) if rights is not None else ""
         return f"it may {action} {allowed or 'nothing'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from antiphon._core import Handle, PublisherCore
+from antiphon._core import Handle, PublisherCore, RecorderCore
 
 __all__ = ["COUNTS", "Route", "Topic"]
 
@@ -20,6 +20,7 @@ class Topic:
         self.number = number
         self.publishers: Counter[int] = Counter()
         self.subscribed = False
+        self.recorded = False
         self.handle: Handle | None = None
         self.routes: dict[tuple[int, int], Route] = {}
 
@@ -29,7 +30,7 @@ class Route:
 
     def __init__(
         self,
-        core: PublisherCore,
+        core: PublisherCore | RecorderCore,
         topic: Topic,
         source: int,
         publisher: int,
@@ -45,3 +46,8 @@ class Route:
         self.retains = retains
         self.life = life
         self.allowed = True
+        self.records = False  # its publisher asked for it, and waits for receipts
+
+    def settled(self) -> bool:
+        """Whether everybody has what it retains."""
+        return not isinstance(self.core, PublisherCore) or self.core.settle()

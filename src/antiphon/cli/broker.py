@@ -22,6 +22,7 @@ from antiphon.broker import Broker, BrokerConfig
 from antiphon.broker.health import check_health
 from antiphon.broker.store import LogRecord, Store, StoreReport, TopicReport, check_store
 from antiphon.broker.tokens import check_name, hash_token, new_token
+from antiphon.cli.durable import add_commands
 from antiphon.cli.logs import FORMATS, set_up_logs
 from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
 from antiphon.errors import AntiphonError, ConfigError
@@ -29,6 +30,7 @@ from antiphon.errors import AntiphonError, ConfigError
 __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+add_commands(app)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.")]
 log = logging.getLogger("antiphon.broker")
@@ -49,6 +51,12 @@ def broker(
         ),
     ] = None,
     secret_file: SecretFile = None,
+    store: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Where recorded topics are kept.")
+    ] = None,
+    fsync: Annotated[
+        str | None, typer.Option(help="none, interval or always: when events are acknowledged.")
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Settings, instead of ./antiphon.toml."),
@@ -57,7 +65,7 @@ def broker(
 ) -> None:
     """Pass events on between buses, until Ctrl-C or SIGTERM; SIGHUP reads the settings again.
 
-    Example: antiphon broker --listen tcp://127.0.0.1:7000
+    Example: antiphon broker --listen tcp://127.0.0.1:7000 --store /var/lib/antiphon
     """
     if context.invoked_subcommand is not None:
         return
@@ -65,13 +73,14 @@ def broker(
         os.environ["ANTIPHON_CONFIG"] = str(config)
     if log_format not in FORMATS:
         raise typer.BadParameter(f"{log_format!r} is none of {', '.join(FORMATS)}")
-    settings = BrokerConfig.load()
+    given = {"store": None if store is None else str(store), "fsync": fsync}
+    settings = BrokerConfig.load(**{name: one for name, one in given.items() if one is not None})
     set_up_logs(log_format, settings.log_level)
     secret = read_secret(secret_file)
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # before it says that it is there
         signal.signal(number, lambda number, frame: ended.set())
-    with Broker(listen, secret=secret, config=settings) as running:
+    with Broker(listen, secret=secret, store=store, fsync=fsync, config=settings) as running:
         signal.signal(signal.SIGHUP, lambda number, frame: _reload_soon(running))
         said = f"broker at {running.address}, node {running.node.id}"
         _say(log_format, f"{said}; Ctrl-C ends it", address=running.address)
@@ -79,7 +88,8 @@ def broker(
             if running.closed:
                 break
         counts = running.statistics()
-    _say(log_format, f"{counts.relayed} events relayed, {counts.dropped} dropped")
+    recorded = "" if running.config.store is None else f", {counts.recorded} recorded"
+    _say(log_format, f"{counts.relayed} events relayed, {counts.dropped} dropped{recorded}")
 
 
 def _say(log_format: str, text: str, **facts: str) -> None:

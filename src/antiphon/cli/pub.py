@@ -39,6 +39,9 @@ def pub(
         list[str] | None, typer.Option("--property", help="name=value, for where= filters.")
     ] = None,
     ttl: Annotated[float | None, typer.Option(help="Seconds after which it is worthless.")] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="The broker records it; ends when all is recorded.")
+    ] = False,
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the first subscriber.")
     ] = _PATIENCE,
@@ -50,8 +53,8 @@ def pub(
     """
     properties = dict(_property(text) for text in prop or ())
     with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
-        publisher = channel.publisher(read_topic(topic, kind))
-        if wait and not publisher.wait_for_subscribers(1, wait):
+        publisher = channel.publisher(read_topic(topic, kind), record=record)
+        if wait and not record and not publisher.wait_for_subscribers(1, wait):
             like = "" if kind is Kind.NAME else f" --kind {kind}"
             raise AntiphonError(
                 f"nobody has subscribed to {topic!r} on {bus} within {wait:g} s; start 'antiphon "
@@ -66,6 +69,10 @@ def pub(
             subscribers = max(subscribers, publisher.subscribers)  # some leave early
             publisher.publish(event, properties or None, ttl)
             published += 1
+        if record:
+            publisher.flush(30.0)
+            typer.echo(f"{published} events recorded", err=True)
+            return
         with contextlib.suppress(PeerUnreachable):  # it had enough, and left
             channel.node.flush(30.0)
     typer.echo(f"{published} events to {subscribers} subscriptions", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 import time
@@ -11,8 +12,9 @@ import typer
 
 from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
 from antiphon.cli.topic import Kind, KindOption, read_topic
-from antiphon.errors import ReceiveTimeout
+from antiphon.errors import ConfigError, ReceiveTimeout
 from antiphon.topics import AllOf, Bus, Regex, XPath
+from antiphon.topics.wishes import Start
 
 __all__ = ["sub"]
 
@@ -39,6 +41,18 @@ def sub(
     namespace: Annotated[
         list[str] | None, typer.Option(help="prefix=name, for --where-xpath.")
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="What a broker has recorded first: earliest, latest, a sequence, a time."
+        ),
+    ] = None,
+    durable: Annotated[
+        str | None, typer.Option(help="A name whose position the broker keeps.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Each event goes to one of those with this name.")
+    ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so long.")] = None,
     rate: Annotated[
@@ -54,7 +68,15 @@ def sub(
     wanted = _where(where, regex, xpath, namespace or [])
     until = None if seconds is None else time.monotonic() + seconds
     with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
-        subscription = channel.subscribe(read_topic(pattern, kind), where=wanted)
+        named = durable is not None or group is not None
+        subscription = channel.subscribe(
+            read_topic(pattern, kind),
+            where=wanted,
+            start=_start(start),
+            durable=durable,
+            group=group,
+            ack="manual" if named else "auto",
+        )
         seen = size = said = 0
         due = time.monotonic() + 1
         while count is None or seen < count:
@@ -73,6 +95,25 @@ def sub(
             size += len(event.data)
             if not rate:
                 _say(event, as_json)
+            if named:  # it is printed
+                event.ack()
+
+
+def _start(text: str | None) -> Start:
+    if text is None or text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--start {text!r}: earliest, latest, a sequence, or a time such as "
+            "2026-01-31T12:00:00+01:00",
+            setting="start",
+            value=text,
+        ) from None
+    return moment if moment.tzinfo is not None else moment.astimezone()
 
 
 def _where(

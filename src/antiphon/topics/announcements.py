@@ -11,14 +11,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from antiphon.topics.content import MAX_CONDITIONS, Condition
 from antiphon.topics.rights import Word
 
-__all__ = ["Changes", "Ledger", "Subscribed", "Table", "Update", "Want", "decode", "encode"]
+__all__ = [
+    "Changes",
+    "Ledger",
+    "Subscribed",
+    "Table",
+    "Update",
+    "Want",
+    "Wish",
+    "decode",
+    "encode",
+]
 
 _HISTORY = 1024
 """Changes that are remembered one by one; a bus that is further behind gets everything."""
@@ -33,6 +43,24 @@ _Incarnation = Annotated[int, msgspec.Meta(ge=0)]
 _U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Version = Annotated[int, msgspec.Meta(ge=-1)]
 _Name = Annotated[str, msgspec.Meta(max_length=1024)]
+_U64 = Annotated[int, msgspec.Meta(ge=0)]
+_Start = Literal["earliest", "latest"] | _U64
+
+
+class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a subscription wants of a broker beyond events as they come."""
+
+    start: _Start | None = None
+    """``earliest``, ``latest`` or a sequence; None: as they come, or ``time_ns``."""
+    time_ns: int | None = None
+    speed: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    """Of the original spacing; 0: as fast as it goes."""
+    durable: _Name | None = None
+    group: _Name | None = None
+    capacity: _U32 = 0
+    """Events that may be out without an acknowledgement."""
+    after: dict[_Name, _U64] = {}
+    """By topic, the last sequence that was here before the connection was lost."""
 
 
 # Nothing in it can refer back to it, and there may be very many: the collector passes them by.
@@ -46,6 +74,9 @@ class Subscribed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     content: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=MAX_CONDITIONS)] = ()
     disconnect: bool = False
     """For a broker: to end it when it has had no room for too long, and not to drop its events."""
+    wish: Wish | None = None
+    recorded: bool = False
+    """Of a broker's: it records this topic, and sends it to everybody itself."""
 
 
 class Update(msgspec.Struct, array_like=True, tag="update"):

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from antiphon._core import Handle, InboxCore, set_event_hooks
+from antiphon._core import Handle, InboxCore, OutboxCore, PublisherCore, set_event_hooks
 from antiphon.errors import (
     AntiphonError,
     Closed,
@@ -33,6 +33,8 @@ from antiphon.node.life import Owner, begin, end
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import check_share
 from antiphon.topics.announcements import Subscribed, Update
+from antiphon.topics.asking import Claim, Forget
+from antiphon.topics.brokered import BrokerFinder
 from antiphon.topics.channels import open_channel
 from antiphon.topics.client import Client
 from antiphon.topics.config import BusConfig
@@ -44,10 +46,12 @@ from antiphon.topics.model import WINDOW, DelayModel, Meters, Threads, predict
 from antiphon.topics.names import Pattern, TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import Publisher, encode_properties
+from antiphon.topics.recorded import Recorded
 from antiphon.topics.rights import Word
 from antiphon.topics.statistics import BusStatistics, TopicInfo
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer, make_timer
+from antiphon.topics.wishes import Start, check_name, make_wish
 from antiphon.wire.message import Message, decoder_for
 
 __all__ = ["Bus"]
@@ -106,6 +110,9 @@ class Bus(Owner):
                 handle.close()
             raise
         self._finder = self._channel.finder
+        self._recorded = (
+            Recorded(self, self._finder) if isinstance(self._finder, BrokerFinder) else None
+        )
         self._asks = self._finder.asks
         self._client = Client(self._finder, address)
         try:
@@ -156,6 +163,8 @@ class Bus(Owner):
             self.node.start()
             self.node._settle_id()
             self._neighbours.begin()
+            if self._recorded is not None:
+                self._recorded.start()
             for subscribed in self._ledger.subscriptions.values():
                 self._came(self.node.id, self.node._incarnation, subscribed)
             self._state = "running"
@@ -169,7 +178,7 @@ class Bus(Owner):
                 Member(
                     self.node.id, self.node._incarnation, self._channel.address(self.node), version
                 ),
-                self._neighbours.changed,
+                self._members_changed,
             )
         except BaseException:
             self._close_now(0.0)
@@ -193,6 +202,8 @@ class Bus(Owner):
             raise
 
     def _close_now(self, drain: float) -> None:
+        if self._recorded is not None and self._state == "running" and drain > 0:
+            self._recorded.drain(drain)
         with self._lock:
             before, self._state = self._state, "closed"
             self._changed.notify_all()
@@ -259,9 +270,15 @@ class Bus(Owner):
         when the event is in the queue, and ``when_full`` is about that one. So it is, also without
         a share, for ``drop_oldest``. ``retain``: the last event is kept, and whoever subscribes
         later gets it first.
+
+        ``record``: a broker records the topic in its store, all of it, and every event is sent
+        until it is in the log: `Publisher.flush` waits for that. Asks the broker, so it may block
+        for 5 seconds; raises `ConfigError` without a broker, or if that has no store, and
+        `PeerUnreachable` when it is not there. What is not recorded yet is kept here, up to 65,536
+        events or 32 MiB; then `Publisher.publish` waits. A ``share`` and another ``when_full``
+        than ``block`` do not go with it.
         """
         self._check_open()
-        _refuse_broker(record=record)
         if when_full not in _WHEN_FULL:
             raise _bad_policy(when_full)
         part, room = check_share(share), _check_capacity(capacity)
@@ -272,11 +289,24 @@ class Bus(Owner):
         with self._lock:
             self._client.may_publish(name, record, len(self._publishers))
             number = next(self._numbers)
-            core = self.node._publisher(
-                number, name, when_full, retain, own_queue, encode_properties
-            )
-            self.node._share(core, part, f"publisher {topic!r}")
-            publisher = Publisher(self, core, name, number, retain)
+        recording: Publisher | None = None
+        if record:
+            if part or retain or when_full != "block":
+                raise ConfigError(
+                    "share=, retain= and when_full= do not go with record=True: every event waits "
+                    "until it is recorded, and a subscription begins where start= says",
+                    setting="record",
+                )
+            recording = self._behind("record").publisher(name, number)
+        with self._lock:
+            if recording is None:
+                core = self.node._publisher(
+                    number, name, when_full, retain, own_queue, encode_properties
+                )
+                self.node._share(core, part, f"publisher {topic!r}")
+                publisher = Publisher(self, core, name, number, retain)
+            else:
+                publisher = recording
             self._publishers[number] = publisher
             self._topics.add(name, number)
             for interest in self._interests.matching(name):
@@ -293,6 +323,8 @@ class Bus(Owner):
         finally:  # closed all the same, if Ctrl-C ended the patience
             with self._lock:
                 self._owing.discard(publisher)
+                if self._recorded is not None:
+                    self._recorded.forget(publisher._number)
                 if self._publishers.pop(publisher._number, None) is not None:
                     self._past.append(publisher.statistics())
                     self._past = [{name: sum(one[name] for one in self._past) for name in _COUNTS}]
@@ -302,8 +334,15 @@ class Bus(Owner):
             self._wake()
 
     def _serve(self, publisher: Publisher, interest: Interest) -> None:
-        interest.serve(publisher._core)
-        if publisher._retain and not publisher._core.settle():
+        core = publisher._core
+        if interest.peer == self.node.id and self._recorded is not None:
+            # What a broker records comes from its log, for everybody.
+            recorded = isinstance(core, OutboxCore) or publisher._text in self._recorded.topics
+            shared = interest.wish is not None and (interest.wish.durable or interest.wish.group)
+            if recorded or shared:
+                return
+        interest.serve(core)
+        if publisher._retain and isinstance(core, PublisherCore) and not core.settle():
             self._owing.add(publisher)
         self._wake()
 
@@ -320,8 +359,10 @@ class Bus(Owner):
         where: Filter | None = None,
         batch: bool = False,
         durable: str | None = None,
-        start: Any = None,
+        start: Start = None,
+        speed: float | None = None,
         group: str | None = None,
+        ack: str = "auto",
     ) -> Subscription:
         """Asks for the events of all topics that match. Never blocks.
 
@@ -338,9 +379,18 @@ class Bus(Owner):
         filter, applied by the publishers: on properties a condition of SQL-92, such as
         ``price > 100 AND region IN ('EU', 'UK')``; on the data a `Regex` or an `XPath`; `AllOf`
         joins them.
+
+        The rest needs a broker, is asked of it, so that the call may block for 5 seconds, and
+        raises `ConfigError` without one. ``start``: what the broker has recorded comes first, from
+        ``earliest``, ``latest``, a sequence (of one topic) or an aware datetime on, ``speed`` times
+        as fast as it was published, or as fast as it goes. ``durable``: the broker keeps the
+        position of that name, and hands out again what was not acknowledged. ``group``: each event
+        goes to one of those who give that name. An event of those two is acknowledged when its
+        handler returns, or the next one is read, and comes again when the handler raises; with
+        ``ack="manual"`` by `Event.ack` and `Event.nack`. A filter on the data does not go with
+        ``durable`` and ``group``.
         """
         self._check_open()
-        _refuse_broker(durable=durable, start=start, group=group)
         wanted = pattern_of(pattern)
         self._client.may_subscribe(wanted.text, len(self._subscriptions))
         part = check_share(share)
@@ -358,6 +408,28 @@ class Bus(Owner):
         if capacity is None:
             capacity = _BATCH_CAPACITY if batch or handler is None else _CAPACITY
         room = _check_capacity(capacity)
+        wish = make_wish(
+            wanted,
+            durable=durable,
+            start=start,
+            speed=speed,
+            group=group,
+            ack=ack,
+            capacity=room,
+        )
+        if content and (durable is not None or group is not None):
+            raise ConfigError(
+                "where= with a Regex or an XPath does not go with durable= and group=; filter on "
+                "properties, or look at the data in the handler",
+                setting="where",
+                value=where,
+            )
+        if wish is not None:
+            given = {"durable": durable, "start": start, "speed": speed, "group": group}
+            setting = next(name for name, value in given.items() if value is not None)
+            replays = start is not None or speed is not None
+            claim = Claim(wanted.text, durable, group, replays)
+            self._behind(setting).claim(claim, f"subscribe({setting}=...)")
         core: Handle | InboxCore
         coroutine = handler is not None and is_coroutine(handler)
         if handler is None or coroutine:
@@ -384,7 +456,13 @@ class Bus(Owner):
             subscription._coroutine = handler
         if part:
             subscription._handled().watched = True
-        subscribed = Subscribed(core.flow, wanted.text, core.least_charge, selector, content, ends)
+        if durable is not None or group is not None:
+            core.acknowledge(ack == "manual" or coroutine)
+            subscription._named = True
+            subscription._settles = coroutine and ack == "auto"
+        subscribed = Subscribed(
+            core.flow, wanted.text, core.least_charge, selector, content, ends, wish
+        )
         with self._lock:
             self._subscriptions[core.flow] = subscription
             self._ledger.subscribe(subscribed)
@@ -448,11 +526,25 @@ class Bus(Owner):
             for number in self._topics.matching(interest.pattern):
                 self._serve(self._publishers[number], interest)
 
+            if subscribed.recorded and self._recorded is not None:
+                self._recorded.topics.add(subscribed.pattern)
+                for number in self._topics.matching(interest.pattern):
+                    for own in self._interests.matching(self._publishers[number]._text):
+                        if own.peer == self.node.id:
+                            self._publishers[number]._core.leave(own.peer, own.flow)
+
     def _went(self, peer: int, subscribed: Subscribed) -> None:
         interest = self._interests.remove(peer, subscribed.flow)
-        if interest is not None:
+        if interest is None:
+            return
+        for number in self._topics.matching(interest.pattern):
+            self._publishers[number]._core.leave(peer, subscribed.flow)
+        if subscribed.recorded and self._recorded is not None:
+            self._recorded.topics.discard(subscribed.pattern)
             for number in self._topics.matching(interest.pattern):
-                self._publishers[number]._core.leave(peer, subscribed.flow)
+                for own in self._interests.matching(self._publishers[number]._text):
+                    if own.peer == self.node.id:
+                        self._serve(self._publishers[number], own)
 
     def _topic_came(self, peer: int, number: int, name: str) -> None:
         """Nothing to do: whoever wants it has said so."""
@@ -497,11 +589,11 @@ class Bus(Owner):
         with self._lock:
             if self._state != "running":
                 return
-            self._owing = {one for one in self._owing if not one._core.settle()}
+            self._owing = {one for one in self._owing if not _core(one).settle()}
             for one in self._owing:
-                if one._core.owes_large and not self.node._later.busy(_key(one._number)):
+                if _core(one).owes_large and not self.node._later.busy(_key(one._number)):
                     with contextlib.suppress(AntiphonError):
-                        self._later(one._number, one._core.settle_waiting)
+                        self._later(one._number, _core(one).settle_waiting)
             self._ending = [one for one in self._ending if not self._end(one)]
             letters = self._neighbours.letters()
             self._told = told = self._ledger.version
@@ -511,6 +603,8 @@ class Bus(Owner):
         with contextlib.suppress(Closed):
             self._finder.announce(told)
         self._neighbours.tell(letters)
+        if self._recorded is not None:
+            self._recorded.turn()
         if watched is not None:
             self._look(watched)
 
@@ -616,6 +710,31 @@ class Bus(Owner):
                 largest_share=threads.largest_share,
             )
 
+    # --- what only a broker can do ----------------------------------------------------------
+
+    def forget(self, durable: str) -> None:
+        """The broker forgets that durable subscription and its position. Blocks for a round trip.
+
+        Raises `ConfigError` when there is none, when somebody holds it, or without a broker.
+        """
+        self._check_open()
+        name = check_name("durable", durable)
+        self._behind("durable").ask(Forget(name), "forget()")
+
+    def _members_changed(self, present: list[Member], gone: list[Member]) -> None:
+        if gone and self._recorded is not None:
+            self._recorded.remember()
+        self._neighbours.changed(present, gone)
+
+    def _behind(self, setting: str) -> Recorded:
+        if self._recorded is None:
+            raise ConfigError(
+                f"{setting}= needs a broker, and {self.address} has none; give a bus the address "
+                "of one, such as tcp://host:7000",
+                setting=setting,
+            )
+        return self._recorded
+
     # --- for the parts ----------------------------------------------------------------------
 
     def _wake(self) -> None:
@@ -635,14 +754,10 @@ def _key(number: int) -> int:
     return -(1 << 32) - number
 
 
-def _refuse_broker(**settings: object) -> None:
-    for name, value in settings.items():
-        if value is not None and value is not False:
-            raise ConfigError(
-                f"{name}= needs a broker that stores events, and there is none yet",
-                setting=name,
-                value=value,
-            )
+def _core(publisher: Publisher) -> PublisherCore:
+    """Of one that keeps its last event."""
+    assert isinstance(publisher._core, PublisherCore)
+    return publisher._core
 
 
 def _check_capacity(capacity: object) -> int:

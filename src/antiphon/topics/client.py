@@ -14,7 +14,7 @@ from antiphon.topics.announcements import Ledger
 from antiphon.topics.brokered import BrokerFinder
 from antiphon.topics.finder import Finder
 from antiphon.topics.rights import (
-    SYSTEM,
+    RESERVED,
     Ended,
     Refused,
     Rights,
@@ -55,8 +55,8 @@ class Client:
 
     def may_publish(self, topic: str, record: bool, known: int) -> None:
         """Raises `PermissionDenied`; ``known``: how many publishers there are already."""
-        if self.brokered and topic.startswith(SYSTEM):
-            raise self._denied("publish", topic, f"{SYSTEM} is the broker's own")
+        if self.brokered and topic.startswith(RESERVED):
+            raise self._denied("publish", topic, "it is one of the broker's own topics")
         self._may("publish", topic)
         if record:
             self._may("record", topic)

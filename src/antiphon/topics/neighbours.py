@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from antiphon._core import Handle, PublisherCore
+from antiphon._core import Handle, OutboxCore, PublisherCore
 from antiphon.errors import AntiphonError, ConfigError, FilterError
 from antiphon.node import Node
 from antiphon.topics.announcements import (
@@ -25,11 +25,12 @@ from antiphon.topics.announcements import (
     Table,
     Update,
     Want,
+    Wish,
     decode,
     encode,
 )
 from antiphon.topics.finder import Member
-from antiphon.topics.judge import ContentJudge
+from antiphon.topics.judge import ContentJudge, JudgePlan
 from antiphon.topics.names import Pattern, PatternIndex
 from antiphon.topics.rights import Word
 from antiphon.topics.where import Where
@@ -306,8 +307,37 @@ class Interest:
         # Last: a number that was given has to be given back.
         self._content = judge.add(subscribed.content) if subscribed.content else 0
 
-    def serve(self, core: PublisherCore) -> None:
+    @property
+    def flow(self) -> int:
+        """Of the subscription, at its bus."""
+        return self._subscribed.flow
+
+    @property
+    def wish(self) -> Wish | None:
+        """What it wants of a broker beyond events as they come."""
+        return self._subscribed.wish
+
+    @property
+    def named(self) -> bool:
+        """Whether it is durable or in a group: then one of several gets an event."""
+        wish = self.wish
+        return wish is not None and (wish.durable is not None or wish.group is not None)
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Where it is: node, its life, flow, least charge."""
+        return self.peer, self._incarnation, self._subscribed.flow, self._subscribed.least_charge
+
+    @property
+    def judge(self) -> JudgePlan | None:
+        """Who judges the data of its events; None: it takes any."""
+        return self._judge.plan((self._content,), None) if self._content else None
+
+    def serve(self, core: PublisherCore | OutboxCore) -> None:
         """Adds it to those that a publisher sends to."""
+        if isinstance(core, OutboxCore):
+            core.serve(*self.place)
+            return
         if self._content:
             core.judge_by(self._judge.plan)
         core.serve(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import msgspec
 from typing_extensions import Buffer
 
-from antiphon._core import PublisherCore
+from antiphon._core import OutboxCore, PublisherCore
 from antiphon.errors import Closed
 from antiphon.node import Future
 from antiphon.topics.kinds import Topic, topic_of
@@ -56,7 +56,9 @@ class Publisher:
         "publish_packed": PublisherCore.publish_packed.__doc__,
     }
 
-    def __init__(self, bus: Bus, core: PublisherCore, text: str, number: int, retain: bool) -> None:
+    def __init__(
+        self, bus: Bus, core: PublisherCore | OutboxCore, text: str, number: int, retain: bool
+    ) -> None:
         self._bus = bus
         self._core = core
         self._number = number
@@ -104,6 +106,25 @@ class Publisher:
         copied = None if properties is None else dict(properties)
         work = functools.partial(self.publish, payload, copied, ttl)
         return self._bus._later(self._number, work)
+
+    def flush(self, timeout: float | None = 5.0) -> None:
+        """Blocks until everything published before is safe, or has been handled.
+
+        With ``record=True``: the broker has it in its log, at its fsync setting. Raises
+        `SendTimeout` after ``timeout`` seconds, `PeerUnreachable` if the broker is not there by
+        then, `StoreFull` when its disk is full. What was not recorded is kept, and tried again.
+        Elsewhere it is `Node.flush`.
+        """
+        if isinstance(self._core, OutboxCore):
+            self._core.flush(timeout)
+        else:
+            self._bus.node.flush(timeout)
+
+    def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
+        """`flush` as a `Future`. Never blocks."""
+        if isinstance(self._core, OutboxCore):
+            return self._bus._later(self._number, functools.partial(self._core.flush, timeout))
+        return self._bus.node.flush_async(timeout)
 
     @property
     def subscribers(self) -> int:

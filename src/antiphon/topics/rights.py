@@ -17,6 +17,8 @@ from antiphon.topics.names import Pattern
 
 __all__ = [
     "ACTIONS",
+    "DEAD",
+    "RESERVED",
     "SYSTEM",
     "Ask",
     "Ended",
@@ -30,7 +32,11 @@ __all__ = [
 
 ACTIONS = ("publish", "subscribe", "record", "admin")
 SYSTEM = "$sys/"
-"""Topics of the broker's own figures: it alone publishes there."""
+"""Topics of the broker's own figures."""
+DEAD = "$dead/"
+"""Topics of events that nobody could handle, one for each durable subscription."""
+RESERVED = (SYSTEM, DEAD)
+"""The broker alone publishes there, and only a pattern that says so means them."""
 
 _MOST_PATTERNS = 1024
 _Text = Annotated[str, msgspec.Meta(max_length=1024)]
@@ -76,15 +82,20 @@ class Rights:
     def allow(self, action: str, topic: str) -> bool:
         """Whether ``action`` is allowed on a topic; to subscribe, on all that a pattern means.
 
-        Nobody publishes or records on ``$sys/``. Whoever administrates anything may read there.
+        Nobody publishes or records on ``$sys/`` and ``$dead/``. Whoever administrates anything may
+        read what is below ``$sys/``.
         """
-        if action in ("publish", "record") and topic.startswith(SYSTEM):
+        if action in ("publish", "record") and topic.startswith(RESERVED):
             return False
         if action == "subscribe":
             if topic.startswith(SYSTEM) and self.admin:
                 return True
             return _covered(self._patterns[action], topic)
         return any(pattern.matches(topic) for pattern in self._patterns[action])
+
+    def administrate(self, pattern: str) -> bool:
+        """Whether all that a pattern means is theirs to look after."""
+        return _covered(self._patterns["admin"], pattern)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -45,8 +45,10 @@ class Subscription:
         "_failed": None,
         "_inbox": None,
         "_meters": None,
+        "_named": None,
         "_pattern": None,
         "_running": None,
+        "_settles": None,
         "_task": None,
         "where": "The filter, as it was given.",
     }
@@ -66,6 +68,8 @@ class Subscription:
         self._ends = False  # a broker may end it
         self._ended: str | None = None
         self._running = False
+        self._named = False  # durable or in a group: its events are acknowledged
+        self._settles = False  # its coroutine's end acknowledges
         self.where = where
 
     @property
@@ -162,13 +166,18 @@ class Subscription:
 
     async def _handle(self) -> None:
         """The next event is taken when the coroutine of the one before has ended."""
-        async for event in self._reader():
+        reader: Any = self._reader()
+        async for event in reader:
             self._running = True
             try:
                 await self._coroutine(event)
+                if self._settles:
+                    event.ack()
             except Exception:
                 self._failed += 1
                 log.exception("the handler of subscription %r failed", self.pattern)
+                if self._settles:
+                    event.nack()
             finally:
                 self._running = False
 
@@ -251,6 +260,8 @@ class Subscription:
             self._inbox.close()
         else:
             self._core.close()
+        if self._named and self._bus._recorded is not None:
+            self._bus._recorded.release(self._core.flow)
 
     def __enter__(self) -> Self:
         return self
