@@ -53,9 +53,17 @@ def by_two_equalities(number: int, count: int, chance: random.Random) -> str:
 
 
 def by_three_ranges(number: int, count: int, chance: random.Random) -> str:
-    """Each of them is true of many filters: what is left is counting."""
+    """Each of them is true of many filters, all of them of few."""
     low = [chance.randrange(1_000_000) for _ in range(3)]
     return f"price > {low[0]} AND qty > {low[1]} AND weight > {low[2]}"
+
+
+def by_three_windows(number: int, count: int, chance: random.Random) -> str:
+    """The same, with two ends each."""
+    width = round(1_000_000 * (MATCHES / count) ** (1 / 3))
+    low = [chance.randrange(-width, 1_000_000) for _ in range(3)]
+    parts = zip(("price", "qty", "weight"), low, strict=True)
+    return " AND ".join(f"{name} BETWEEN {low} AND {low + width}" for name, low in parts)
 
 
 def event(kind: Kind, count: int, chance: random.Random) -> Event:
@@ -159,7 +167,13 @@ def main() -> None:
     print_timings(console, "one filter", one_filter(arguments.seconds))
     timings = [
         measure(kind, count, arguments.seconds)
-        for kind in (by_symbol, by_narrow_range, by_two_equalities, by_three_ranges)
+        for kind in (
+            by_symbol,
+            by_narrow_range,
+            by_two_equalities,
+            by_three_ranges,
+            by_three_windows,
+        )
         for count in (FEW, arguments.most)
     ]
     print_timings(console, "the index, per event", timings)

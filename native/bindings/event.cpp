@@ -9,18 +9,21 @@ namespace antiphon::python {
 namespace {
 
 // Never given back: static objects outlive the interpreter.
-PyObject *decode_properties = nullptr, *decode_message = nullptr;
+PyObject *decode_properties = nullptr, *decode_message = nullptr, *decode_topic = nullptr;
 
 struct EventObject {
     PyObject_HEAD
     PyObject* data;
-    PyObject* topic;
+    PyObject* topic;       // a name; of a number or a tag, until somebody looks at it
     PyObject* properties;  // bytes until somebody looks at them; null: none
     std::int64_t time_ns;
     std::uint64_t sequence;
     double late;
     std::uint32_t missed;
     std::uint16_t source;
+    std::uint8_t attempt;
+    AckOf ack;
+    std::shared_ptr<Acks>* acks;  // of one that the program acknowledges, until it has; else null
 };
 
 struct EventBatchObject {
@@ -31,6 +34,7 @@ struct EventBatchObject {
     PyObject* sources;
     PyObject* properties;  // a list of bytes until somebody looks at them; null: none has any
     std::uint32_t missed;
+    std::uint8_t attempt;
     bool decoded;
 };
 
@@ -49,11 +53,23 @@ Reference properties_of(PyObject* bytes) {
     return Reference::steal(PyObject_CallOneArg(decode_properties, bytes));
 }
 
+// What a topic's name stands for: a text that begins with a slash is no name, but a number or a tag.
+PyObject* topic_of(PyObject*& topic) {
+    if (PyUnicode_CheckExact(topic) && PyUnicode_GET_LENGTH(topic) != 0 && PyUnicode_READ_CHAR(topic, 0) == '/' &&
+        decode_topic != nullptr) {
+        PyObject* meant = PyObject_CallOneArg(decode_topic, topic);
+        if (meant == nullptr) return nullptr;
+        Py_XSETREF(topic, meant);
+    }
+    return Py_NewRef(topic);
+}
+
 void event_dealloc(PyObject* self) {
     PyTypeObject* type = Py_TYPE(self);
     Py_XDECREF(event_of(self).data);
     Py_XDECREF(event_of(self).topic);
     Py_XDECREF(event_of(self).properties);
+    delete event_of(self).acks;
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -90,11 +106,12 @@ PyObject* event_new(PyTypeObject* type, PyObject* arguments, PyObject* named) {
 }
 
 PyObject* get_data(PyObject* self, void*) { return Py_NewRef(event_of(self).data); }
-PyObject* get_topic(PyObject* self, void*) { return Py_NewRef(event_of(self).topic); }
+PyObject* get_topic(PyObject* self, void*) { return topic_of(event_of(self).topic); }
 PyObject* get_time(PyObject* self, void*) { return PyLong_FromLongLong(event_of(self).time_ns); }
 PyObject* get_sequence(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(event_of(self).sequence); }
 PyObject* get_source(PyObject* self, void*) { return PyLong_FromLong(event_of(self).source); }
 PyObject* get_missed(PyObject* self, void*) { return PyLong_FromUnsignedLong(event_of(self).missed); }
+PyObject* get_attempt(PyObject* self, void*) { return PyLong_FromLong(event_of(self).attempt); }
 PyObject* get_late(PyObject* self, void*) { return PyFloat_FromDouble(event_of(self).late); }
 
 PyObject* get_properties(PyObject* self, void*) {
@@ -107,6 +124,23 @@ PyObject* get_properties(PyObject* self, void*) {
     return Py_NewRef(event.properties);
 }
 
+PyObject* settle(PyObject* self, AckRange::Verdict verdict) {
+    EventObject& event = event_of(self);
+    if (event.ack.broker == 0) {
+        return raise("ConfigError",
+                     "this event is not acknowledged by the program: subscribe with durable= or group=, and ack=\"manual\"",
+                     facts("{ss}", "setting", "ack"));
+    }
+    if (event.acks == nullptr) Py_RETURN_NONE;  // it was, before
+    (*event.acks)->add(event.ack, verdict);
+    (*event.acks)->send();
+    delete std::exchange(event.acks, nullptr);
+    Py_RETURN_NONE;
+}
+
+PyObject* event_ack(PyObject* self, PyObject*) { return settle(self, AckRange::done); }
+PyObject* event_nack(PyObject* self, PyObject*) { return settle(self, AckRange::again); }
+
 PyObject* event_decode(PyObject* self, PyObject* type) {
     if (!decode_message) {
         PyErr_SetString(PyExc_RuntimeError, "antiphon.topics is not imported");
@@ -117,8 +151,10 @@ PyObject* event_decode(PyObject* self, PyObject* type) {
 }
 
 PyObject* event_repr(PyObject* self) {
-    const EventObject& event = event_of(self);
-    return PyUnicode_FromFormat("<Event %R #%llu of node %d, %zd bytes>", event.topic,
+    EventObject& event = event_of(self);
+    const Reference topic = Reference::steal(topic_of(event.topic));
+    if (!topic) return nullptr;
+    return PyUnicode_FromFormat("<Event %R #%llu of node %d, %zd bytes>", topic.get(),
                                 static_cast<unsigned long long>(event.sequence), static_cast<int>(event.source),
                                 PyBytes_GET_SIZE(event.data));
 }
@@ -127,17 +163,25 @@ PyMethodDef event_methods[] = {
     {"decode", event_decode, METH_O,
      "decode($self, type, /)\n--\n\nThe data as a message of this class. Never blocks. Raises ProtocolError when it is "
      "none."},
+    {"ack", event_ack, METH_NOARGS,
+     "ack($self, /)\n--\n\nOf a subscription with ack=\"manual\": it is done with. Never blocks; a second word does "
+     "nothing. Raises ConfigError elsewhere."},
+    {"nack", event_nack, METH_NOARGS,
+     "nack($self, /)\n--\n\nOf a subscription with ack=\"manual\": it is to be handed out again. Never blocks; a second "
+     "word does nothing. Raises ConfigError elsewhere."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyGetSetDef event_attributes[] = {
     {"data", get_data, nullptr, "The payload, bytes.", nullptr},
-    {"topic", get_topic, nullptr, "The name of the topic it was published on.", nullptr},
+    {"topic", get_topic, nullptr, "The topic it was published on: its name, its number or its tag.", nullptr},
     {"properties", get_properties, nullptr, "What the publisher said of it: str to str, int, float or bool.", nullptr},
     {"time_ns", get_time, nullptr, "When it was published: nanoseconds since 1970, by the publisher's clock.", nullptr},
     {"source", get_source, nullptr, "The id of the node that published it.", nullptr},
-    {"sequence", get_sequence, nullptr, "The publisher's count of its events on this topic, from 1.", nullptr},
+    {"sequence", get_sequence, nullptr, "The publisher's count of its events on this topic, from 1; of a recorded topic its place in the log.", nullptr},
     {"missed", get_missed, nullptr, "How many events for this subscription were lost just before it.", nullptr},
+    {"attempt", get_attempt, nullptr,
+     "For the how manieth time it is handed out, from 1; 0 where nobody asks for an acknowledgement.", nullptr},
     {"late", get_late, nullptr, "Seconds by which it came late; set by timers and time services.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -160,10 +204,11 @@ void event_batch_dealloc(PyObject* self) {
     dealloc_batch(self);
 }
 
-PyObject* batch_topic(PyObject* self, void*) { return Py_NewRef(batch_of(self).topic); }
+PyObject* batch_topic(PyObject* self, void*) { return topic_of(batch_of(self).topic); }
 PyObject* batch_sequences(PyObject* self, void*) { return PyMemoryView_FromObject(batch_of(self).sequences); }
 PyObject* batch_times(PyObject* self, void*) { return PyMemoryView_FromObject(batch_of(self).times_ns); }
 PyObject* batch_sources(PyObject* self, void*) { return PyMemoryView_FromObject(batch_of(self).sources); }
+PyObject* batch_attempt(PyObject* self, void*) { return PyLong_FromLong(batch_of(self).attempt); }
 PyObject* batch_missed(PyObject* self, void*) { return PyLong_FromUnsignedLong(batch_of(self).missed); }
 
 PyObject* batch_properties(PyObject* self, void*) {
@@ -186,11 +231,12 @@ PyObject* batch_properties(PyObject* self, void*) {
 }
 
 PyGetSetDef batch_attributes[] = {
-    {"topic", batch_topic, nullptr, "The name of the topic: a batch has one.", nullptr},
+    {"topic", batch_topic, nullptr, "The topic: a batch has one.", nullptr},
     {"sequences", batch_sequences, nullptr, "The publisher's count of each event, as a view of uint64.", nullptr},
     {"times_ns", batch_times, nullptr, "When each was published, as a view of int64.", nullptr},
     {"sources", batch_sources, nullptr, "The node that published each, as a view of uint16.", nullptr},
     {"properties", batch_properties, nullptr, "A list with the properties of each.", nullptr},
+    {"attempt", batch_attempt, nullptr, "As an event's; of several the highest.", nullptr},
     {"missed", batch_missed, nullptr, "How many events for this subscription were lost just before the batch.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -199,9 +245,10 @@ const char event_batch_doc[] = "A Batch of events of one topic, with what is kno
 
 }  // namespace
 
-void set_event_hooks(Reference properties, Reference message) {
+void set_event_hooks(Reference properties, Reference message, Reference topic) {
     Py_XSETREF(decode_properties, properties.release());
     Py_XSETREF(decode_message, message.release());
+    Py_XSETREF(decode_topic, topic.release());
 }
 
 bool add_event_types(PyObject* module) {
@@ -233,7 +280,8 @@ bool add_event_types(PyObject* module) {
            PyModule_AddObjectRef(module, "EventBatch", reinterpret_cast<PyObject*>(event_batch_type)) == 0;
 }
 
-PyObject* make_event(const EventView& view, PyObject* topic, std::uint16_t source, std::uint32_t missed) {
+PyObject* make_event(const EventView& view, PyObject* topic, std::uint16_t source, std::uint32_t missed,
+                     std::uint8_t attempt, const std::shared_ptr<Acks>& acks, const AckOf& ack) {
     PyObject* self = event_type->tp_alloc(event_type, 0);
     if (self == nullptr) return nullptr;
     EventObject& event = event_of(self);
@@ -246,6 +294,11 @@ PyObject* make_event(const EventView& view, PyObject* topic, std::uint16_t sourc
     event.sequence = view.head.sequence;
     event.missed = missed;
     event.source = source;
+    event.attempt = attempt;
+    if (acks && ack.broker != 0) {
+        event.ack = ack;
+        event.acks = new std::shared_ptr<Acks>(acks);
+    }
     if (event.data != nullptr && (view.head.properties == 0 || event.properties != nullptr)) return self;
     Py_DECREF(self);
     return nullptr;
@@ -266,8 +319,8 @@ PyObject* make_timer_event(std::int64_t time_ns, std::uint64_t number, std::uint
     return nullptr;
 }
 
-PyObject* make_event_batch(const std::vector<EventView>& views, PyObject* topic, std::uint16_t source,
-                           std::uint32_t missed) {
+PyObject* make_event_batch(const std::vector<EventView>& views, const std::vector<std::uint16_t>& from, PyObject* topic,
+                           std::uint32_t missed, std::uint8_t attempt) {
     const std::size_t count = views.size();
     std::size_t total = 0;
     bool any = false;
@@ -286,6 +339,7 @@ PyObject* make_event_batch(const std::vector<EventView>& views, PyObject* topic,
     batch.sources = new_memory(2 * count, count, "H", sources);
     batch.topic = Py_NewRef(topic);
     batch.missed = missed;
+    batch.attempt = attempt;
     if (any) batch.properties = PyList_New(static_cast<Py_ssize_t>(count));
     if (!batch.base.data || !batch.base.offsets || !batch.sequences || !batch.times_ns || !batch.sources ||
         (any && !batch.properties)) {
@@ -297,7 +351,7 @@ PyObject* make_event_batch(const std::vector<EventView>& views, PyObject* topic,
         std::memcpy(offsets + 4 * i, &at, 4);
         std::memcpy(sequences + 8 * i, &view.head.sequence, 8);
         std::memcpy(times + 8 * i, &view.head.time_ns, 8);
-        std::memcpy(sources + 2 * i, &source, 2);
+        std::memcpy(sources + 2 * i, &from[i], 2);
         if (view.size != 0) std::memcpy(data + at, view.data, view.size);
         at += static_cast<std::int32_t>(view.size);
         if (!any) continue;

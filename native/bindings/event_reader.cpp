@@ -18,7 +18,7 @@ EventReader::Topic* EventReader::topic(std::uint16_t source, std::uint32_t topic
     const std::uint64_t key = TopicNames::key(source, topic);
     const std::uint64_t version = registration_.topics->version();
     if (last_ == nullptr || last_key_ != key) {
-        last_ = &known_.try_emplace(key, Topic{nullptr, nullptr, 0, 0}).first->second;
+        last_ = &known_.try_emplace(key, Topic{nullptr, nullptr, 0, 0, nullptr}).first->second;
         last_key_ = key;
     }
     Topic& entry = *last_;
@@ -29,10 +29,22 @@ EventReader::Topic* EventReader::topic(std::uint16_t source, std::uint32_t topic
         entry.name = text(key, bound->name);
         if (entry.name == nullptr) return nullptr;
     }
+    entry.last = bound->recorded ? &positions_[bound->name] : nullptr;
     entry.bound = std::move(bound);
     entry.version = version;
     entry.session = session;
     return &entry;
+}
+
+EventReader::Told EventReader::told(Topic& topic, EventView& view, std::uint16_t from, Nanos waited) {
+    if (!topic.bound->recorded) {
+        return {topic.source(from), 0, view.head.expired(waited) ? Told::expired : Told::fresh};
+    }
+    const LogMark mark = LogMark::of(view.head);
+    if (topic.last == nullptr || mark.attempt != 0) return {mark.source, mark.attempt, Told::fresh};
+    if (view.head.sequence <= *topic.last) return {mark.source, 0, Told::repeated};
+    *topic.last = view.head.sequence;
+    return {mark.source, 0, Told::fresh};
 }
 
 std::uint32_t EventReader::missed(Topic& topic, std::uint32_t number) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "bindings/acks.hpp"
 #include "bindings/event.hpp"
 #include "bindings/tasks.hpp"
 
@@ -19,6 +20,7 @@ class EventReader {
         PyObject* name;  // str; the handler's
         std::uint64_t version;  // of the names, when it was found
         std::uint32_t session;  // for which it was looked up
+        std::uint64_t* last;    // of a recorded topic: the last sequence that was handed out
 
         // Whose event it is that came from that node.
         std::uint16_t source(std::uint16_t from) const { return bound->origin != 0 ? bound->origin : from; }
@@ -28,6 +30,20 @@ class EventReader {
     Topic* topic(std::uint16_t source, std::uint32_t topic, std::uint32_t session);
     // How many came to grief since the last one; the one with this number is the last one now.
     static std::uint32_t missed(Topic& topic, std::uint32_t number);
+    // Whose event it is, and what is said of it. `fresh`: it is worth handing out, after that wait. False for
+    // one that came too late, or out of a log a second time, since a subscription begins again behind what
+    // it told when its connection was lost.
+    struct Told {
+        std::uint16_t source;
+        std::uint8_t attempt;  // 0: nobody asks for an acknowledgement
+        enum { fresh, expired, repeated } state;
+    };
+    Told told(Topic& topic, EventView& view, std::uint16_t from, Nanos waited);
+    AckOf ack_of(const Topic& topic, const EventView& view, std::uint16_t from) const {
+        return {from, view.head.topic, topic.bound->epoch, view.head.number};
+    }
+    // The last sequence that was handed out of each recorded topic.
+    const std::unordered_map<std::string, std::uint64_t>& positions() const { return positions_; }
 
    private:
     PyObject* text(std::uint64_t key, const std::string& name);
@@ -35,6 +51,7 @@ class EventReader {
     Registration& registration_;
     Handler& handler_;
     std::unordered_map<std::uint64_t, Topic> known_;
+    std::unordered_map<std::string, std::uint64_t> positions_;  // by topic; with the interpreter's lock
     std::uint64_t last_key_ = 0;
     Topic* last_ = nullptr;
 };

@@ -24,7 +24,7 @@ bool forget(Node& node, Task& task, Nanos until) { return node.scheduler().forge
 GroupCore::GroupCore(std::shared_ptr<Node> node, Options options, Reference on_error)
     : node_(std::move(node)), options_(options) {
     delivery_ = std::make_shared<GroupDelivery>(node_, options_.max_message_bytes, std::move(on_error));
-    all_ = std::make_shared<Outgoing>(*node_, LaneKind::all, options_.window_bytes, options_.window_messages,
+    all_ = std::make_shared<Outgoing>(node_, LaneKind::all, options_.window_bytes, options_.window_messages,
                                       delivery_.get());
     data_ = node_->add_flow(kGroupKind, options_.capacity, 0, [&](const auto& made) {
         delivery_->start(made, all_);
@@ -156,7 +156,7 @@ std::shared_ptr<Outgoing> GroupCore::single(std::uint64_t member) {
     if (route == routes_.end()) return nullptr;
     auto& lane = singles_[member];
     if (!lane) {
-        lane = std::make_shared<Outgoing>(*node_, LaneKind::one, options_.unicast_bytes, kUnicastMessages, nullptr);
+        lane = std::make_shared<Outgoing>(node_, LaneKind::one, options_.unicast_bytes, kUnicastMessages, nullptr);
         lane->add(route->second);
         lane->open(self_);
     }

@@ -8,6 +8,7 @@ namespace {
 
 // Credit goes back at least this often, however long the run is.
 constexpr std::uint32_t kMessagesPerCredit = 256;
+constexpr Nanos kTellEvery = 2 * kMillisecond;  // what was acknowledged
 
 }  // namespace
 
@@ -46,7 +47,27 @@ std::uint64_t Inbox::pending() const {
     return registration_->queue->pending() + in_hand_.load(std::memory_order_relaxed);
 }
 
+void Inbox::acknowledge(bool manual) {
+    acks_ = std::make_shared<Acks>(node_, registration_->flow);
+    manual_ = manual;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Inbox::positions() const {
+    if (!reader_) return {};
+    return {reader_->positions().begin(), reader_->positions().end()};
+}
+
 Reference Inbox::take(Reference& source) {
+    if (taken_out_.broker != 0) {
+        acks_->add(std::exchange(taken_out_, {}), AckRange::done);
+        // Several together, but none waits for long: also not for one that takes its time.
+        const Nanos now = now_ns();
+        const bool last = begun_ ? cursor_.left() == 0 && registration_->queue->empty() : registration_->queue->empty();
+        if (last || now - told_ > kTellEvery) {
+            told_ = now;
+            acks_->send();
+        }
+    }
     for (;;) {
         while (!begun_) {
             if (!registration_->queue->pop(run_, slice_)) return {};
@@ -85,13 +106,18 @@ Reference Inbox::event(const char* data, std::size_t size) {
         malformed_.fetch_add(1, std::memory_order_relaxed);
         return {};
     }
-    if (view.head.expired(now_ns() - run_.arrived)) {
+    const EventReader::Told told = reader_->told(*topic, view, run_.source, now_ns() - run_.arrived);
+    if (told.state == EventReader::Told::expired) {
         expired_.fetch_add(1, std::memory_order_relaxed);
         return {};
     }
     const std::uint32_t missed = EventReader::missed(*topic, view.head.number);
+    if (told.state == EventReader::Told::repeated) return {};
     if (missed != 0) missed_.fetch_add(missed, std::memory_order_relaxed);
-    return Reference::steal(make_event(view, topic->name, topic->source(run_.source), missed));
+    const AckOf ack = told.attempt != 0 ? reader_->ack_of(*topic, view, run_.source) : AckOf{};
+    if (acks_ && !manual_) taken_out_ = ack;
+    return Reference::steal(
+        make_event(view, topic->name, told.source, missed, told.attempt, manual_ ? acks_ : nullptr, ack));
 }
 
 PyObject* Inbox::pair(Reference source, Reference data) {

@@ -28,6 +28,9 @@ class Inbox {
     void tell(std::shared_ptr<Completions> completions, std::uint64_t number);
     PyObject* next();  // for iteration: null without an exception once the inbox is closed
     bool close();  // false with an exception set, in a forked child
+    // Its events are acknowledged from now on: each when the next one is taken, or by the program.
+    void acknowledge(bool manual);
+    std::vector<std::pair<std::string, std::uint64_t>> positions() const;
 
     std::uint64_t pending() const;
     std::uint64_t dropped() const { return registration_->queue->dropped(); }
@@ -55,6 +58,10 @@ class Inbox {
     // Of a subscription: what makes events of messages, with the turn.
     Handler names_;
     std::unique_ptr<EventReader> reader_;
+    std::shared_ptr<Acks> acks_;  // null: of none
+    bool manual_ = false;
+    AckOf taken_out_;             // the one that was taken last, and is done with when another is; with the turn
+    Nanos told_ = 0;              // when the broker last heard
     // The consumer's lock. Held for a few instructions and one allocation, never while anything
     // waits: a thread that finds it taken lets the interpreter's lock go before it tries again.
     std::atomic<bool> taken_{false};

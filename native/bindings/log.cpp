@@ -383,9 +383,7 @@ class LogStore {
     LogStore(const LogStore&) = delete;
 
     std::shared_ptr<log::Log> log(const nb::bytes& topic) {
-        check_alive(store_);
-        const std::string name(view(topic));
-        return apart(store_->directory(), [&] { return store_->log(name); });
+        return open_log(store_, std::string(view(topic)));
     }
     nb::list topics() {
         check_alive(store_);
@@ -411,10 +409,7 @@ class LogStore {
         return std::make_shared<LogAppender>(store_, log(topic), most);
     }
     std::shared_ptr<LogReader> reader(const nb::bytes& topic, const std::string& at, std::int64_t value) {
-        log::Start start;
-        if (at == "latest") start.at = log::Start::At::latest;
-        if (at == "sequence") start = {log::Start::At::sequence, static_cast<std::uint64_t>(value), 0};
-        if (at == "time") start = {log::Start::At::time, 0, value};
+        const log::Start start = read_start(at, value);
         auto opened = log(topic);
         return apart(store_->directory(), [&] { return std::make_shared<LogReader>(store_, std::move(opened), start); });
     }
@@ -438,6 +433,7 @@ class LogStore {
         store_->close();
     }
     std::uint32_t epoch() const { return store_->epoch(); }
+    const Stores& store() const { return store_; }
 
    private:
     Stores store_;
@@ -470,6 +466,25 @@ nb::dict check_log(const std::string& path) {
 }
 
 }  // namespace
+
+std::shared_ptr<log::Store> store_in(nb::handle object) {
+    const Stores& store = nb::cast<LogStore&>(object).store();
+    check_alive(store);
+    return store;
+}
+
+std::shared_ptr<log::Log> open_log(const Stores& store, const std::string& topic) {
+    check_alive(store);
+    return apart(store->directory(), [&] { return store->log(topic); });
+}
+
+log::Start read_start(const std::string& at, std::int64_t value) {
+    log::Start start;
+    if (at == "latest") start.at = log::Start::At::latest;
+    if (at == "sequence") start = {log::Start::At::sequence, static_cast<std::uint64_t>(value), 0};
+    if (at == "time") start = {log::Start::At::time, 0, value};
+    return start;
+}
 
 void add_log(nb::module_& m) {
     nb::class_<LogAppender>(m, "LogAppender", nb::is_weak_referenceable())

@@ -13,6 +13,7 @@
 #include "bindings/feed.hpp"
 #include "bindings/inbox.hpp"
 #include "bindings/log.hpp"
+#include "bindings/recording.hpp"
 #include "bindings/match.hpp"
 #include "bindings/event.hpp"
 #include "bindings/figures.hpp"
@@ -299,6 +300,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("least_charge", [](const Handle& self) { return self.registration().least_charge; })
         .def("set_share", &Handle::set_share, "share"_a)
         .def("route", &Handle::route, "source"_a, "number"_a, "to"_a.none())
+        .def("acknowledge", &Handle::acknowledge, "manual"_a)
+        .def("positions", &Handle::positions)
         .def("meter", &registration_meter_dict)
         .def("delays", &delay_dict)
         .def("statistics", &handle_dict);
@@ -312,6 +315,8 @@ NB_MODULE(_core, m) {
             },
             "nudges"_a, "timeout"_a.none())
         .def("nudge", &Inbox::nudge)
+        .def("acknowledge", &Inbox::acknowledge, "manual"_a)
+        .def("positions", &Inbox::positions)
         .def_prop_ro("nudges", &Inbox::nudges)
         .def("tell", [](Inbox& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },
              "door"_a, "number"_a)
@@ -432,10 +437,11 @@ NB_MODULE(_core, m) {
             "call"_a, "on_error"_a, "batch"_a, "capacity"_a, "when_full"_a)
         .def(
             "_relay",
-            [](NodeCore& self, nb::handle call, nb::handle on_error, std::uint64_t capacity, double patience) {
-                return self.relay(shared(call), shared(on_error), capacity, seconds_to_ns(patience));
+            [](NodeCore& self, nb::handle call, nb::handle on_error, nb::handle ended, std::uint64_t capacity,
+               double patience) {
+                return self.relay(shared(call), shared(on_error), shared(ended), capacity, seconds_to_ns(patience));
             },
-            "call"_a, "on_error"_a, "capacity"_a, "patience"_a)
+            "call"_a, "on_error"_a, "ended"_a, "capacity"_a, "patience"_a)
         .def("_is_connected", [](NodeCore& self, std::uint16_t id) {
             const Peer* peer = self.node()->find_peer(id);
             // The number of what comes in is odd while something may.
@@ -541,14 +547,22 @@ NB_MODULE(_core, m) {
             return d;
         });
 
-    nb::class_<Publisher>(m, "PublisherCore", nb::type_slots(publisher_slots), nb::is_weak_referenceable())
+    nb::class_<Quota>(m, "Quota")
+        .def(nb::init<double, double>(), "events_per_s"_a, "bytes_per_s"_a)
+        .def("set", &Quota::set, "events_per_s"_a, "bytes_per_s"_a)
+        .def_prop_ro("dropped", &Quota::dropped);
+
+    nb::class_<Route>(m, "RouteCore");
+    nb::class_<Publisher, Route>(m, "PublisherCore", nb::type_slots(publisher_slots), nb::is_weak_referenceable())
         .def(
             "serve",
             [](Publisher& self, std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least,
-               std::shared_ptr<match::Filter> where) {
-                return self.serve(peer, incarnation, flow, least, std::move(where));
+               std::shared_ptr<match::Filter> where, std::uint64_t content, bool ends) {
+                return self.serve(peer, incarnation, flow, least, std::move(where), content, ends);
             },
-            "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none())
+            "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "where"_a.none(), "content"_a = 0, "ends"_a = false)
+        .def("judge_by", [](Publisher& self, nb::handle planner) { self.judge_by(shared(planner)); }, "planner"_a)
+        .def("limit", &Publisher::limit, "quota"_a.none())
         .def("settle", &Publisher::settle)
         .def("settle_waiting", &Publisher::settle_waiting)
         .def_prop_ro("owes_large", &Publisher::owes_large)
@@ -576,9 +590,10 @@ NB_MODULE(_core, m) {
         });
 
     add_group_types(m);
-    m.def("set_event_hooks", [](nb::handle properties, nb::handle message) {
-        set_event_hooks(shared(properties), shared(message));
-    }, "properties"_a, "message"_a);
+    m.def("set_event_hooks", [](nb::handle properties, nb::handle message, nb::handle topic) {
+        set_event_hooks(shared(properties), shared(message), shared(topic));
+    }, "properties"_a, "message"_a, "topic"_a);
+    m.attr("JUDGED_BYTES") = kMostJudged;
     m.def("on_scheduler_thread", [] { return Scheduler::on_scheduler_thread(); });
     m.def("build_info", &build_info);
     m.def(
@@ -596,4 +611,5 @@ NB_MODULE(_core, m) {
     add_match(m);
     add_structures(m);
     add_log(m);
+    add_recording(m);
 }

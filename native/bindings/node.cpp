@@ -90,7 +90,7 @@ bool Handle::set_share(double share) {
     return true;
 }
 
-void Handle::route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Publisher> to) {
+void Handle::route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Route> to) {
     const std::uint64_t key = TopicNames::key(source, number);
     if (to == nullptr) {
         handler_->routes.erase(key);
@@ -99,11 +99,27 @@ void Handle::route(std::uint16_t source, std::uint32_t number, std::shared_ptr<P
     }
 }
 
+void Handle::acknowledge(bool manual) {
+    handler_->acks = std::make_shared<Acks>(node_, registration_->flow);
+    handler_->manual = manual;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Handle::positions() const {
+    std::vector<std::pair<std::string, std::uint64_t>> all;
+    for (const auto& task : tasks_) {
+        if (const auto* one = dynamic_cast<const SubscriptionTask*>(task.get())) {
+            all.insert(all.end(), one->reader().positions().begin(), one->reader().positions().end());
+        }
+    }
+    return all;
+}
+
 void Handle::drop() {
     // A call that is running holds its own references.
     handler_->call = {};
     handler_->decode = {};
     handler_->on_error = {};
+    handler_->ended = {};
     handler_->kind_of = {};
     handler_->encode = {};
     handler_->topics.clear();
@@ -222,12 +238,14 @@ std::shared_ptr<Handle> NodeCore::subscribe(Reference call, Reference on_error, 
     return add_subscription(std::move(handler), capacity, when_full);
 }
 
-std::shared_ptr<Handle> NodeCore::relay(Reference call, Reference on_error, std::uint64_t capacity, Nanos patience) {
+std::shared_ptr<Handle> NodeCore::relay(Reference call, Reference on_error, Reference ended, std::uint64_t capacity,
+                                        Nanos patience) {
     auto handler = std::make_shared<Handler>();
     handler->call = std::move(call);
     handler->on_error = std::move(on_error);
     handler->batch = handler->relays = true;
     handler->patience = patience;
+    handler->ended = std::move(ended);
     return add_subscription(std::move(handler), capacity, WhenFull::block);
 }
 

@@ -32,7 +32,11 @@ class Handle {
     // A fraction of the node's time for it, or none (0). False: there is not so much left.
     bool set_share(double share);
     // Where the events of that publisher of that node go; null: nowhere.
-    void route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Publisher> to);
+    void route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Route> to);
+    // Its events are acknowledged from now on: as the handler ends, or by the program.
+    void acknowledge(bool manual);
+    // Of a subscription: the last sequence of each recorded topic that was handed out.
+    std::vector<std::pair<std::string, std::uint64_t>> positions() const;
     bool retired() const { return !retired_.empty(); }
     // Also those that have ended: what they have counted stays.
     std::vector<std::shared_ptr<const Task>> tasks() const;
@@ -62,7 +66,8 @@ class NodeCore {
     std::shared_ptr<Handle> subscribe(Reference call, Reference on_error, bool batch, std::uint64_t capacity,
                                       WhenFull when_full);
     // A subscription whose events go to the routes that `call` makes with Handle::route.
-    std::shared_ptr<Handle> relay(Reference call, Reference on_error, std::uint64_t capacity, Nanos patience);
+    std::shared_ptr<Handle> relay(Reference call, Reference on_error, Reference ended, std::uint64_t capacity,
+                                  Nanos patience);
     // Who listens at that address. With an exception set when nobody answers.
     std::pair<std::uint16_t, std::uint64_t> identify(const std::string& address, double timeout);
     std::shared_ptr<Inbox> subscribe_inbox(std::uint64_t capacity, WhenFull when_full);

@@ -76,13 +76,14 @@ Publisher::~Publisher() {
 }
 
 bool Publisher::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
-                      std::shared_ptr<const match::Filter> where) {
+                      std::shared_ptr<const match::Filter> where, std::uint64_t content, bool ends) {
     if (id == node_->id() && node_->find_peer(id) == nullptr) node_->add_peer(id, "");
     Peer* peer = node_->find_peer(id);
     if (peer == nullptr) return false;
     if (targets_.has(id, flow, incarnation)) return true;
     auto target = std::make_shared<Target>(*peer, node_->subscription_flow(*peer, incarnation, flow, least_charge),
-                                           incarnation, static_cast<std::uint32_t>(random_u64()), std::move(where));
+                                           incarnation, static_cast<std::uint32_t>(random_u64()), std::move(where),
+                                           content, ends);
     target->owed = retains_;
     targets_.add(std::move(target));
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
@@ -129,10 +130,10 @@ std::size_t Publisher::pending() {
 }
 
 // Those whose filter lets it pass. With the interpreter's lock.
-Chosen Publisher::wanted(const Message& properties) {
+Chosen Publisher::wanted(const Message& properties, const Verdict& verdict) {
     if (!targets_.filters()) return targets_.unfiltered();
     Chosen chosen;
-    targets_.choose({properties.data, properties.size}, chosen);
+    targets_.choose({properties.data, properties.size}, verdict, chosen);
     return chosen;
 }
 
@@ -179,8 +180,15 @@ PyObject* Publisher::publish(PyObject* data, PyObject* properties, PyObject* ttl
         if (!encoded) return nullptr;
         said = {PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get()))};
     }
-    const Chosen chosen = wanted(said);
     const Message message{static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)};
+    Verdict verdict;
+    if (targets_.contents()) {
+        std::vector<Verdict> verdicts;
+        // Others may have run meanwhile, and closed it.
+        if (!content_.judge(targets_, {{said, message}}, verdicts) || !open()) return nullptr;
+        verdict = std::move(verdicts[0]);
+    }
+    const Chosen chosen = wanted(said, verdict);
     return send(chosen, {{topic_, 0, 0, 0, 0, 0}, said, &message, 1, expires});
 }
 
@@ -195,11 +203,15 @@ bool Publisher::open() const {
     return false;
 }
 
-bool Publisher::send_spans(const std::vector<Message>& spans, Nanos expires) {
-    const Chosen chosen = wanted({nullptr, 0});
-    return Reference::steal(
-               send(chosen, {{topic_, 0, 0, 0, 0, 0}, {nullptr, 0}, spans.data(), spans.size(), expires}))
-        .get() != nullptr;
+bool Publisher::send_some(const Chosen& targets, const Message* first, std::size_t count, Nanos expires,
+                          std::size_t before) {
+    const Load load{{topic_, 0, 0, 0, 0, 0}, {nullptr, 0}, first, count, expires, before};
+    return Reference::steal(send(targets, load)).get() != nullptr;
+}
+
+bool Publisher::send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before) {
+    if (targets_.contents()) return send_judged(spans, expires, before);
+    return send_some(wanted({nullptr, 0}), spans.data(), spans.size(), expires, before);
 }
 
 PyObject* Publisher::publish_many(PyObject* events, PyObject* ttl) {
@@ -219,7 +231,7 @@ PyObject* Publisher::publish_many(PyObject* events, PyObject* ttl) {
         }
         spans.push_back({PyBytes_AS_STRING(item), static_cast<std::size_t>(PyBytes_GET_SIZE(item))});
     }
-    if (!spans.empty() && !send_spans(spans, expires)) return nullptr;
+    if (!spans.empty() && !send_spans(spans, expires, 0)) return nullptr;
     Py_RETURN_NONE;
 }
 
@@ -230,7 +242,7 @@ PyObject* Publisher::publish_packed(PyObject* data, PyObject* offsets, PyObject*
     if (!packed.take(data, offsets)) return nullptr;
     std::vector<Message> spans;
     for (std::size_t at = 0; at < packed.count(); at += spans.size()) {
-        if (!packed.read(at, kSpansPerTurn, spans) || !send_spans(spans, expires)) return nullptr;
+        if (!packed.read(at, kSpansPerTurn, spans) || !send_spans(spans, expires, at)) return nullptr;
     }
     Py_RETURN_NONE;
 }
@@ -324,7 +336,7 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
             std::unique_lock lock(queue_mutex_);
             make_room(lock, deadline, released.interrupted(), outcome);
         }
-        if (!outcome.ok()) return raise_outcome(outcome, 0, kEventKind, now_ns() - began, i);
+        if (!outcome.ok()) return raise_outcome(outcome, 0, kEventKind, now_ns() - began, load.before + i);
         {
             std::lock_guard lock(queue_mutex_);
             event.head.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -411,7 +423,10 @@ void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vec
         do {
             tried = attempt(*target, load, done, taken);
             done += taken;
-            if (taken != 0 && origin_ != 0) target->flow.stalled.store(false, std::memory_order_relaxed);
+            if (taken != 0 && origin_ != 0) {
+                target->flow.stalled.store(false, std::memory_order_relaxed);
+                target->full_since = 0;
+            }
         } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !target->gone());
         if (done < load.count && !target->gone()) rest.push_back({target.get(), done, tried});
     }
@@ -523,6 +538,11 @@ bool Publisher::settle() {
             target->owed = false;
             return;
         }
+        if (target->content != 0) {  // judging takes time, and the interpreter's lock: not with the turn
+            owes_large_.store(true, std::memory_order_relaxed);
+            all = false;
+            return;
+        }
         std::size_t taken = 0;
         const Attempt tried = attempt(*target, load, 0, taken);
         if (tried.status == Status::no_credit) node_->want_credit(target->peer, tried);
@@ -545,19 +565,30 @@ void Publisher::settle_waiting() {
     targets_.each([&](const std::shared_ptr<Target>& target) {
         if (target->owed && !target->gone()) owed.push_back(target);
     });
-    Released released;
+    if (owed.empty()) return;
     // A relay has others to serve meanwhile.
-    const Nanos began = now_ns(), deadline = began + (origin_ != 0 ? kLook : node_->options().send_timeout);
+    const Nanos patience = origin_ != 0 ? kLook : node_->options().send_timeout;
+    Verdict verdict;
+    std::uint64_t judged = 0;
+    const bool asked = std::any_of(owed.begin(), owed.end(), [](const auto& target) { return target->content != 0; });
+    if (asked && !judge_retained(now_ns() + patience, verdict, judged)) return;
+    Released released;
+    const Nanos began = now_ns(), deadline = began + patience;
     Outcome outcome;
-    if (owed.empty() || !take(deadline, nullptr, outcome)) return;
+    if (!take(deadline, nullptr, outcome)) return;
     const Passed passed{*this};
     if (!retained_) return;
     const Retained kept = *retained_;
+    if (asked && kept.head.sequence != judged) {  // there is a newer one: the next time
+        owes_large_.store(true, std::memory_order_relaxed);
+        return;
+    }
     const Message data{kept.data.data(), kept.data.size()};
     const Load load{kept.head, {kept.properties.data(), kept.properties.size()}, &data, 1, kept.expires};
     std::vector<Rest> rest;
     for (const auto& target : owed) {
-        if (target->owed.exchange(false) && target->wants(kept.properties)) rest.push_back({target.get(), 0, {}});
+        if (!target->owed.exchange(false)) continue;
+        if (target->wants(kept.properties) && target->content_in(verdict)) rest.push_back({target.get(), 0, {}});
     }
     std::uint16_t at = 0;
     std::size_t left_over = 0;
@@ -589,7 +620,7 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
         Scheduler::Blocked blocked;
         take(deadline, released.interrupted(), outcome);
     }
-    if (!outcome.ok()) return raise_outcome(outcome, at, kEventKind, now_ns() - began, left_over);
+    if (!outcome.ok()) return raise_outcome(outcome, at, kEventKind, now_ns() - began, load.before + left_over);
     const Passed passed{*this};
     load.head.sequence = sequence_.load(std::memory_order_relaxed) + 1;
     load.head.time_ns = wall_clock_ns();
@@ -625,7 +656,7 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
         Py_RETURN_NONE;
     }
     if (outcome.ok()) Py_RETURN_NONE;
-    return raise_outcome(outcome, at, kEventKind, now_ns() - began, left_over);
+    return raise_outcome(outcome, at, kEventKind, now_ns() - began, load.before + left_over);
 }
 
 }  // namespace antiphon::python

@@ -10,12 +10,15 @@
 #include <thread>
 #include <vector>
 
+#include "bindings/content.hpp"
 #include "bindings/node.hpp"
+#include "bindings/quota.hpp"
+#include "bindings/route.hpp"
 #include "bindings/targets.hpp"
 
 namespace antiphon::python {
 
-class Publisher {
+class Publisher : public Route {
    public:
     struct Options {
         std::uint32_t topic;
@@ -36,13 +39,16 @@ class Publisher {
           encode_(std::move(encode)),
           encode_message_(std::move(encode_message)),
           sender_(options.capacity != 0 ? std::make_shared<Sender>(*this) : nullptr) {}
-    ~Publisher();
+    ~Publisher() override;
 
     // A subscription of another node, or of this one: its flow there, what it charges at the least, and
-    // which events it wants; null: all of them. Serving one again changes nothing. False: that node is
-    // not known.
+    // which events it wants: by their properties, null for all of them, and by their content, 0 for all
+    // of them. Serving one again changes nothing. False: that node is not known.
+    // `ends`: by a relay, when it has had no room for as long as that waits.
     bool serve(std::uint16_t peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
-               std::shared_ptr<const match::Filter> where);
+               std::shared_ptr<const match::Filter> where, std::uint64_t content, bool ends);
+    // Who judges content; before the first that asks for it is served.
+    void judge_by(Reference planner) { content_.use(std::move(planner)); }
     void leave(std::uint16_t peer, std::uint32_t flow);
     std::size_t targets() const { return targets_.alive(); }
 
@@ -54,7 +60,10 @@ class Publisher {
     // Events that came from `origin`, as they are, and how many were lost before them. With the
     // interpreter's lock, which it lets go; on a scheduler thread. Waits at most so long for those that
     // have no room, and then no more until they have.
-    void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience);
+    void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) override;
+    // With the interpreter's lock. What a relay may pass on; null: everything.
+    void limit(std::shared_ptr<Quota> quota) { quota_ = std::move(quota); }
+    Ended take_ended() override;
     // With the interpreter's lock, which it lets go. What waits in a queue of its own is sent before, for
     // at most so long. False with an exception set when a signal handler raised meanwhile; it is closed all
     // the same.
@@ -85,6 +94,7 @@ class Publisher {
         const Message* events;
         std::size_t count;
         Nanos expires;  // on this machine's clock; 0: never
+        std::size_t before = 0;  // events of the same call that have gone already
         // Instead of head, properties, events and expires: somebody else's, and when they came.
         const EventView* views = nullptr;
         Nanos arrived = 0;
@@ -126,7 +136,7 @@ class Publisher {
         Publisher& publisher_;
     };
 
-    Chosen wanted(const Message& properties);
+    Chosen wanted(const Message& properties, const Verdict& verdict = {});
     void lose(const Queued& event, Gaps& after);
     bool send_queued(Nanos until, Sender& sender);
     PyObject* enqueue(const Chosen& targets, Load load);
@@ -138,6 +148,7 @@ class Publisher {
     void relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived, Nanos patience);
     void wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos patience);
     void send_within(const Load& load, std::vector<Rest>& alone, Nanos length);
+    void end_if_full(Target& target, Nanos patience);
     bool take_for_relay(std::size_t count, Nanos patience);
     void pass_up(std::size_t count);
     Passing passing(const Load& load, std::uint32_t number) const;
@@ -145,7 +156,13 @@ class Publisher {
     static Message properties_at(const Load& load, std::size_t i);
     static Message data_at(const Load& load, std::size_t i);
     void retain(const Load& load);
-    bool send_spans(const std::vector<Message>& spans, Nanos expires);
+    bool send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before);
+    bool send_judged(const std::vector<Message>& spans, Nanos expires, std::size_t before);
+    bool send_some(const Chosen& targets, const Message* first, std::size_t count, Nanos expires, std::size_t before);
+    // With the interpreter's lock, and without the turn: of the event that is kept, and which one that is.
+    bool judge_retained(Nanos deadline, Verdict& verdict, std::uint64_t& sequence);
+    void relay_chosen(const EventView* views, std::size_t count, const std::vector<Verdict>& verdicts, Nanos arrived,
+                      Nanos patience);
     bool open() const;
     // The bytes of a message; null with an exception set.
     Reference encoded(PyObject* message);
@@ -165,6 +182,7 @@ class Publisher {
     Reference encode_;  // properties to bytes
     Reference encode_message_;
     Targets targets_;
+    Content content_;
     std::atomic<bool> closed_{false};  // written with the interpreter's lock
     // Whose turn it is: of numbers and order. Held while somebody waits for credit, so nobody waits for
     // it with the interpreter's lock, and nobody for longer than his own deadline.
@@ -179,6 +197,16 @@ class Publisher {
     struct Passed {
         ~Passed() { publisher.pass(); }
         Publisher& publisher;
+    };
+    // What was above the quota is a gap behind what was not, for whoever comes next.
+    struct Beyond {
+        ~Beyond() {
+            if (count == 0) return;
+            publisher.sequence_.fetch_add(count, std::memory_order_relaxed);
+            publisher.owed_gap_.fetch_add(count, std::memory_order_relaxed);
+        }
+        Publisher& publisher;
+        const std::uint32_t count;
     };
     std::optional<Retained> retained_;
     std::atomic<bool> owes_large_{false};
@@ -200,6 +228,9 @@ class Publisher {
     Gaps gaps_;  // before the next one that comes
     std::shared_ptr<Sender> sender_;
     std::atomic<std::uint64_t> sequence_{0}, dropped_{0}, lost_{0}, waits_{0};
+    // Of relays, with the interpreter's lock:
+    std::shared_ptr<Quota> quota_;
+    Ended ended_;  // with the mutex
     // Of relays: events that nobody could be given a gap for, because somebody else had the turn.
     std::atomic<std::uint32_t> owed_gap_{0};
     std::uint64_t last_relayed_ = 0;  // sequence; of the one task that relays

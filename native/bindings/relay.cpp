@@ -1,5 +1,6 @@
 // Events of somebody else on their way through a broker: `Publisher::relay` and what it needs.
 #include <algorithm>
+#include <utility>
 
 #include "bindings/publisher.hpp"
 
@@ -9,6 +10,8 @@ namespace {
 
 using Status = Attempt::Status;
 
+const Verdict kNothing;
+
 // For one that was waited for in vain, and has perhaps room again; for everybody; and then only some wait.
 constexpr Nanos kBriefly = 20 * kMillisecond, kMoment = 200 * kMillisecond;
 
@@ -17,21 +20,51 @@ constexpr Nanos kBriefly = 20 * kMillisecond, kMoment = 200 * kMillisecond;
 void Publisher::relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) {
     if (node_->forked() || closed_) return;
     if (missed != 0) owed_gap_.fetch_add(missed, std::memory_order_relaxed);
+    const std::size_t passed = quota_ ? quota_->take(views.data(), views.size()) : views.size();
+    const Beyond beyond{*this, static_cast<std::uint32_t>(views.size() - passed)};
+    if (passed == 0) return;
     if (!targets_.filters() && !retains_) {
         const Chosen chosen = targets_.unfiltered();
         Released released;
-        relay_to(chosen, views.data(), views.size(), arrived, patience);
+        relay_to(chosen, views.data(), passed, arrived, patience);
         return;
     }
-    Released released;
+    if (!targets_.contents()) {
+        Released released;
+        relay_chosen(views.data(), passed, {}, arrived, patience);
+        return;
+    }
+    // A part at a time: what was judged goes on its way before the next is.
+    std::vector<Body> bodies;
+    std::vector<Verdict> verdicts;
+    for (std::size_t first = 0; first < passed; first += bodies.size()) {
+        bodies.clear();
+        std::size_t bytes = 0;
+        while (first + bodies.size() < passed && bodies.size() < kJudgedAtOnce && bytes < kMostJudged) {
+            const EventView& view = views[first + bodies.size()];
+            bodies.push_back({{view.properties, view.head.properties}, {view.data, view.size}});
+            bytes += view.size;
+        }
+        // One that fails says so, and those who do not ask it get theirs.
+        if (!content_.judge(targets_, bodies, verdicts)) PyErr_WriteUnraisable(nullptr);
+        if (closed_) return;
+        Released released;
+        relay_chosen(views.data() + first, bodies.size(), verdicts, arrived, patience);
+    }
+}
+
+// Without the interpreter's lock. No verdicts: nobody asked for any.
+void Publisher::relay_chosen(const EventView* views, std::size_t total, const std::vector<Verdict>& verdicts,
+                             Nanos arrived, Nanos patience) {
     Chosen chosen, next;
-    const EventView* first = views.data();
+    const EventView* first = views;
     std::size_t count = 0;
-    for (const EventView& view : views) {
+    for (std::size_t i = 0; i < total; ++i) {
+        const EventView& view = views[i];
         // A publisher that keeps its last event sends it again to whoever asks again, as a broker may.
         if (retains_ && view.head.sequence <= last_relayed_) continue;
         last_relayed_ = view.head.sequence;
-        targets_.choose({view.properties, view.head.properties}, next);
+        targets_.choose({view.properties, view.head.properties}, verdicts.empty() ? kNothing : verdicts[i], next);
         if (retains_) {  // it has to be kept before the next one is looked at
             relay_to(next, &view, 1, arrived, patience);
             if (closed_) return;
@@ -71,7 +104,7 @@ void Publisher::pass_up(std::size_t count) {
 void Publisher::relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived,
                          Nanos patience) {
     const bool owes = owed_gap_.load(std::memory_order_relaxed) != 0;
-    const Load load{{}, {nullptr, 0}, nullptr, count, 0, views, arrived};
+    const Load load{{}, {nullptr, 0}, nullptr, count, 0, 0, views, arrived};
     sequence_.fetch_add(count, std::memory_order_relaxed);
     if (targets.empty() && !owes && !retains_) return;  // nobody wants them, and nobody has to be told
     if (!take_for_relay(count, patience)) return;
@@ -93,9 +126,11 @@ void Publisher::wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos p
         OutFlow& flow = one.target->flow;
         const bool hopeless = flow.stalled.load(std::memory_order_relaxed);
         std::vector<Rest> alone{one};
+        if (one.target->ends && one.target->full_since == 0) one.target->full_since = now_ns();
         // Whether there is room for what goes in fragments is known only by trying.
         if (hopeless && one.attempt.status != Status::large) {
             pass_over(load, alone);
+            end_if_full(*one.target, patience);
             continue;
         }
         const std::uint64_t lost = lost_.load(std::memory_order_relaxed);
@@ -110,8 +145,26 @@ void Publisher::wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos p
         const std::uint64_t unsent = load.count - alone[0].done;
         one.target->number += static_cast<std::uint32_t>(unsent);
         flow.stalled.store(unsent != 0, std::memory_order_relaxed);
+        if (unsent == 0) {
+            one.target->full_since = 0;
+        } else {
+            end_if_full(*one.target, patience);
+        }
         dropped_.fetch_add(unsent - std::min(unsent, lost_.load(std::memory_order_relaxed) - lost), std::memory_order_relaxed);
     }
+}
+
+// One that would rather be ended than miss events. It gets nothing more; its client is told by whoever asks.
+void Publisher::end_if_full(Target& target, Nanos patience) {
+    if (!target.ends || now_ns() - target.full_since < patience || target.gone()) return;
+    target.left.store(true, std::memory_order_seq_cst);
+    std::lock_guard lock(mutex_);
+    ended_.emplace_back(target.peer.id, target.flow.id.load(std::memory_order_relaxed));
+}
+
+Publisher::Ended Publisher::take_ended() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(ended_, {});
 }
 
 // As send_rest for one target, which is not given a gap for what is left.

@@ -42,6 +42,7 @@ void SubscriptionTask::handle(Nanos until) {
             handle_events(calls, until, count, failed);
         }
     }
+    if (handler_->acks) handler_->acks->send();
     account(before, cursor_.left(), count, failed);
 }
 
@@ -65,13 +66,18 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
             add(delays.malformed, 1);
             continue;
         }
-        if (view.head.ttl_us != 0 && view.head.expired(now_ns() - run_.arrived)) {
+        const Nanos waited = view.head.ttl_us != 0 ? now_ns() - run_.arrived : 0;
+        const EventReader::Told told = reader_.told(*topic, view, run_.source, waited);
+        if (told.state == EventReader::Told::expired) {
             add(delays.expired, 1);  // the next one says that it was missed
             continue;
         }
         const std::uint32_t missed = EventReader::missed(*topic, view.head.number);
+        if (told.state == EventReader::Told::repeated) continue;
         if (missed != 0) add(delays.missed, missed);
-        Reference event = Reference::steal(make_event(view, topic->name, topic->source(run_.source), missed));
+        const AckOf ack = told.attempt != 0 ? reader_.ack_of(*topic, view, run_.source) : AckOf{};
+        Reference event = Reference::steal(make_event(view, topic->name, told.source, missed, told.attempt,
+                                                      handler_->manual ? handler_->acks : nullptr, ack));
         Reference result;
         if (event) {
             PyObject* arguments[] = {nullptr, event.get()};
@@ -79,7 +85,10 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
         }
         if (!result) {
             ++failed;
-            calls.report(topic->source(run_.source));
+            calls.report(told.source);
+        }
+        if (ack.broker != 0 && handler_->acks && (!handler_->manual || !result)) {
+            handler_->acks->add(ack, result ? AckRange::done : AckRange::again);
         }
         ++count;
         ++since_look;
@@ -97,7 +106,7 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
 
 // False with an exception set.
 bool SubscriptionTask::hand_over(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed) {
-    Reference batch = Reference::steal(make_event_batch(views_, topic.name, topic.source(run_.source), missed));
+    Reference batch = Reference::steal(make_event_batch(views_, sources_, topic.name, missed, attempt_));
     if (!batch) return false;
     PyObject* arguments[] = {nullptr, batch.get()};
     return static_cast<bool>(
@@ -111,17 +120,21 @@ bool SubscriptionTask::pass_on(const Calls& calls, const EventReader::Topic& top
     if (handler_->routes.find(key) == handler_->routes.end()) {
         Reference source = Reference::steal(PyLong_FromLong(run_.source));
         Reference publisher = Reference::steal(PyLong_FromUnsignedLong(number));
-        if (!source || !publisher) return false;
+        Reference producer = Reference::steal(PyLong_FromUnsignedLongLong(topic.bound->producer));
+        if (!source || !publisher || !producer) return false;
         PyObject* arguments[] = {nullptr, source.get(), publisher.get(), topic.name,
-                                 topic.bound->retains ? Py_True : Py_False};
-        if (!Reference::steal(call_python(calls.call.get(), arguments + 1, 4 | PY_VECTORCALL_ARGUMENTS_OFFSET))) {
+                                 topic.bound->retains ? Py_True : Py_False, producer.get()};
+        if (!Reference::steal(call_python(calls.call.get(), arguments + 1, 5 | PY_VECTORCALL_ARGUMENTS_OFFSET))) {
             return false;
         }
     }
     const auto found = handler_->routes.find(key);
     if (found == handler_->routes.end()) return true;  // nobody wants them
-    const std::shared_ptr<Publisher> route = found->second;
+    const std::shared_ptr<Route> route = found->second;
     route->relay(views_, missed, run_.arrived, handler_->patience);
+    for (const auto& [peer, flow] : route->take_ended()) {
+        if (!Reference::steal(PyObject_CallFunction(calls.ended.get(), "iI", peer, flow))) return false;
+    }
     return true;
 }
 
@@ -130,6 +143,8 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
     Delays& delays = *delays_.load(std::memory_order_relaxed);
     while (cursor_.left() != 0 && handler_->call) {
         views_.clear();
+        sources_.clear();
+        attempt_ = 0;
         EventReader::Topic* topic = nullptr;
         std::uint32_t missed = 0;
         const Nanos began = now_ns();
@@ -143,21 +158,36 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
                 add(delays.malformed, 1);
             } else if (!views_.empty() && view.head.topic != views_.front().head.topic) {
                 break;  // another topic: another batch
-            } else if (view.head.expired(began - run_.arrived)) {
-                add(delays.expired, 1);
             } else if (views_.empty() && (topic = reader_.topic(run_.source, view.head.topic, run_.session)) == nullptr) {
                 add(delays.malformed, 1);
             } else {
-                missed += EventReader::missed(*topic, view.head.number);
-                views_.push_back(view);
+                const EventReader::Told told = reader_.told(*topic, view, run_.source, began - run_.arrived);
+                if (told.state == EventReader::Told::expired) {
+                    add(delays.expired, 1);
+                } else {
+                    missed += EventReader::missed(*topic, view.head.number);
+                }
+                if (told.state == EventReader::Told::fresh) {
+                    views_.push_back(view);
+                    sources_.push_back(told.source);
+                    attempt_ = std::max(attempt_, told.attempt);
+                }
             }
             cursor_ = ahead;
         }
         if (!views_.empty()) {
             if (missed != 0) add(delays.missed, missed);
-            if (!(handler_->relays ? pass_on(calls, *topic, missed) : hand_over(calls, *topic, missed))) {
+            const bool good = handler_->relays ? pass_on(calls, *topic, missed) : hand_over(calls, *topic, missed);
+            if (!good) {
                 failed += views_.size();
-                calls.report(topic->source(run_.source));
+                calls.report(sources_.front());
+            }
+            if (attempt_ != 0 && handler_->acks) {
+                for (const EventView& view : views_) {
+                    if (LogMark::of(view.head).attempt == 0) continue;
+                    handler_->acks->add(reader_.ack_of(*topic, view, run_.source),
+                                        good ? AckRange::done : AckRange::again);
+                }
             }
             ++count;
         }

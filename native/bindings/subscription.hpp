@@ -24,6 +24,7 @@ class SubscriptionTask : public HandlerTask {
         : HandlerTask(std::move(node), std::move(registration), std::move(handler)), reader_(*registration_, *handler_) {}
     ~SubscriptionTask() override { delete delays_.load(std::memory_order_relaxed); }
 
+    const EventReader& reader() const { return reader_; }  // with the interpreter's lock
     const Delays* delays() const { return delays_.load(std::memory_order_acquire); }
 
    protected:
@@ -39,6 +40,8 @@ class SubscriptionTask : public HandlerTask {
     EventReader reader_;
     std::atomic<Delays*> delays_{nullptr};
     std::vector<EventView> views_;  // of one batch
+    std::vector<std::uint16_t> sources_;  // of the same
+    std::uint8_t attempt_ = 0;            // the highest of them
 };
 
 }  // namespace antiphon::python

@@ -18,10 +18,23 @@ bool Targets::has(std::uint16_t peer, std::uint32_t flow, std::uint64_t incarnat
     return std::any_of(begin, end, [&](const auto& one) { return one.second->incarnation == incarnation; });
 }
 
+std::vector<std::uint64_t> Targets::content_numbers() const {
+    std::vector<std::uint64_t> numbers;
+    for (const auto& [number, count] : contents_) numbers.push_back(number);
+    return numbers;
+}
+
+// With the mutex.
+Chosen& Targets::list_of(const Target& target) {
+    if (target.where) return filtered_;
+    return target.content == 0 ? open_ : judged_[target.content];
+}
+
 void Targets::add(std::shared_ptr<Target> target) {
     std::lock_guard lock(mutex_);
     by_flow_.emplace(key(target->peer.id, target->flow.id.load(std::memory_order_relaxed)), target);
-    Chosen& list = target->where ? filtered_ : open_;
+    if (target->content != 0 && contents_[target->content]++ == 0) ++contents_version_;
+    Chosen& list = list_of(*target);
     target->place = list.size();
     list.push_back(target);
     if (!target->where) return;
@@ -35,10 +48,18 @@ void Targets::add(std::shared_ptr<Target> target) {
 
 // With the mutex.
 void Targets::take_out(Target& target) {
-    Chosen& list = target.where ? filtered_ : open_;
+    Chosen& list = list_of(target);
     list.back()->place = target.place;
     std::swap(list[target.place], list.back());
     list.pop_back();
+    if (target.content != 0) {
+        if (!target.where && list.empty()) judged_.erase(target.content);
+        const auto asked = contents_.find(target.content);
+        if (--asked->second == 0) {
+            contents_.erase(asked);
+            ++contents_version_;
+        }
+    }
     if (!target.where || !index_) return;
     if (filtered_.size() < kMany / 2) {
         index_.reset();
@@ -62,6 +83,9 @@ Chosen Targets::clear() {
     std::lock_guard lock(mutex_);
     open_.clear();
     filtered_.clear();
+    judged_.clear();
+    contents_.clear();
+    ++contents_version_;
     by_flow_.clear();
     index_.reset();
     return removed;
@@ -75,25 +99,44 @@ std::size_t Targets::alive() const {
 
 Chosen Targets::everyone() const {
     std::lock_guard lock(mutex_);
-    Chosen all = open_;
-    all.insert(all.end(), filtered_.begin(), filtered_.end());
+    Chosen all;
+    each([&](const auto& target) { all.push_back(target); });
     return all;
 }
 
-void Targets::choose(std::string_view encoded, Chosen& chosen) {
+bool Targets::asks_content(std::string_view encoded) {
+    const match::Properties properties(encoded);
+    std::lock_guard lock(mutex_);
+    if (!judged_.empty()) return true;
+    if (!index_) {
+        return std::any_of(filtered_.begin(), filtered_.end(), [&](const auto& target) {
+            return target->content != 0 && target->where->matches(properties);
+        });
+    }
+    found_.clear();
+    index_->match(properties, found_);
+    return std::any_of(found_.begin(), found_.end(), [](std::uint64_t one) { return target_of(one)->content != 0; });
+}
+
+void Targets::choose(std::string_view encoded, const Verdict& verdict, Chosen& chosen) {
     const match::Properties properties(encoded);
     const Chosen before = std::exchange(chosen, {});  // what nobody else holds any more goes without the lock
     std::lock_guard lock(mutex_);
     chosen = open_;
+    for (const std::uint64_t number : verdict) {
+        const auto found = judged_.find(number);
+        if (found != judged_.end()) chosen.insert(chosen.end(), found->second.begin(), found->second.end());
+    }
     if (index_) {
         found_.clear();
         index_->match(properties, found_);
         for (const std::uint64_t one : found_) {
-            chosen.push_back(reinterpret_cast<Target*>(static_cast<std::uintptr_t>(one))->shared_from_this());
+            Target* target = target_of(one);
+            if (target->content_in(verdict)) chosen.push_back(target->shared_from_this());
         }
     } else {
         for (const auto& target : filtered_) {
-            if (target->where->matches(properties)) chosen.push_back(target);
+            if (target->content_in(verdict) && target->where->matches(properties)) chosen.push_back(target);
         }
     }
 }

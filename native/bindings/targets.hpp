@@ -2,6 +2,8 @@
 // one to hold a target may be a thread without the interpreter's lock.
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -14,25 +16,41 @@
 
 namespace antiphon::python {
 
+// Numbers of the filters on content that let a body pass, in order.
+using Verdict = std::vector<std::uint64_t>;
+
 struct Target : std::enable_shared_from_this<Target> {
     Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_,
-           std::shared_ptr<const match::Filter> where_)
-        : peer(peer_), flow(flow_), incarnation(incarnation_), epoch(epoch_), where(std::move(where_)) {}
+           std::shared_ptr<const match::Filter> where_, std::uint64_t content_, bool ends_)
+        : peer(peer_),
+          flow(flow_),
+          incarnation(incarnation_),
+          epoch(epoch_),
+          where(std::move(where_)),
+          content(content_),
+          ends(ends_) {}
     // It is served no longer, or that node has begun another life.
     bool gone() const;
-    // Whether its filter lets an event with these properties pass.
+    // Whether its filter on content, if it has one, is among those that let the body pass.
+    bool content_in(const Verdict& verdict) const {
+        return content == 0 || std::binary_search(verdict.begin(), verdict.end(), content);
+    }
+    // Whether its filter on properties lets an event with these pass.
     bool wants(std::string_view properties) const { return !where || where->matches(match::Properties(properties)); }
 
     Peer& peer;
     OutFlow& flow;
     const std::uint64_t incarnation;
     const std::uint32_t epoch;
-    const std::shared_ptr<const match::Filter> where;  // null: it wants everything
+    const std::shared_ptr<const match::Filter> where;  // null: whatever its properties
+    const std::uint64_t content;                       // the number of its filter on content; 0: it has none
+    const bool ends;                                   // when it has had no room for too long
     std::atomic<bool> left{false};                     // it is served no longer
     std::size_t place = 0;                             // in the list that it is in
     // With the publisher's turn:
     std::uint32_t number = 1;        // of the next event
     std::uint32_t bound = 0;         // the session in which the name was said
+    Nanos full_since = 0;            // of one that ends: since when it has had no room; 0: it has
     std::atomic<bool> owed{false};   // it has not seen the last value yet, and may want it
 };
 
@@ -47,19 +65,30 @@ class Targets {
     // Those of that flow, whichever life of the peer they are of.
     Chosen remove(std::uint16_t peer, std::uint32_t flow);
     Chosen clear();
-    bool filters() const { return !filtered_.empty(); }
+    bool filters() const { return !filtered_.empty() || !judged_.empty(); }
+    // Whether somebody asks what a body holds, and the numbers of those questions. They are others when
+    // the version is another.
+    bool contents() const { return !contents_.empty(); }
+    std::uint64_t contents_version() const { return contents_version_; }
+    std::vector<std::uint64_t> content_numbers() const;
     std::size_t alive() const;
     const Chosen& unfiltered() const { return open_; }
     template <typename Visit>
     void each(Visit&& visit) const {
         for (const auto& target : open_) visit(target);
         for (const auto& target : filtered_) visit(target);
+        for (const auto& [number, those] : judged_) {
+            for (const auto& target : those) visit(target);
+        }
     }
 
     // With any lock, or none:
     Chosen everyone() const;
-    // Those that want an event with these properties, as it carries them.
-    void choose(std::string_view properties, Chosen& chosen);
+    // Whether one that wants an event with these properties asks for its content too.
+    bool asks_content(std::string_view properties);
+    // Those that want an event with these properties, as it carries them, and with a body of which this
+    // is known.
+    void choose(std::string_view properties, const Verdict& verdict, Chosen& chosen);
 
    private:
     // Fewer are asked one by one: the index looks up names and values before it knows anything.
@@ -67,10 +96,15 @@ class Targets {
 
     static std::uint64_t key(std::uint16_t peer, std::uint32_t flow) { return std::uint64_t{peer} << 32 | flow; }
     static std::uint64_t id(const Target& target) { return reinterpret_cast<std::uintptr_t>(&target); }
+    static Target* target_of(std::uint64_t id) { return reinterpret_cast<Target*>(static_cast<std::uintptr_t>(id)); }
+    Chosen& list_of(const Target& target);
     void take_out(Target& target);
 
     mutable std::mutex mutex_;
-    Chosen open_, filtered_;  // in no order
+    Chosen open_, filtered_;                           // in no order
+    std::unordered_map<std::uint64_t, Chosen> judged_;  // by content alone, by its number
+    std::map<std::uint64_t, std::size_t> contents_;    // how many ask each question, also beside others
+    std::uint64_t contents_version_ = 0;
     std::unordered_multimap<std::uint64_t, std::shared_ptr<Target>> by_flow_;
     std::unique_ptr<match::FilterIndex> index_;  // of all that are filtered, once they are many
     std::vector<std::uint64_t> found_;

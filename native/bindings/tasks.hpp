@@ -9,7 +9,8 @@
 
 namespace antiphon::python {
 
-class Publisher;
+class Acks;
+class Route;
 
 // What all tasks of one registration share.
 struct Handler {
@@ -23,7 +24,11 @@ struct Handler {
     // call is asked for a route that is not there, with (source, number, topic, whether it retains).
     bool relays = false;
     Nanos patience = 0;
-    std::unordered_map<std::uint64_t, std::shared_ptr<Publisher>> routes;
+    Reference ended;  // called with (node, flow) when one was ended for want of room
+    std::unordered_map<std::uint64_t, std::shared_ptr<Route>> routes;
+    // Of a subscription whose events are acknowledged; null: of no other. Set before the first event.
+    std::shared_ptr<Acks> acks;
+    bool manual = false;  // the program does it
     std::uint16_t kind = 0;
     // Written by the task's thread, read for statistics.
     std::atomic<std::uint64_t> handled{0}, failed{0}, busy_ns{0}, calls{0};
@@ -75,12 +80,13 @@ struct HandlerTask::Calls {
           on_error(Reference::share(handler.on_error.get())),
           kind_of(Reference::share(handler.kind_of.get())),
           encode(Reference::share(handler.encode.get())),
+          ended(Reference::share(handler.ended.get())),
           kind(handler.kind) {}
 
     // Logs the exception that is set; `told` gets what the one who asked is told of it.
     void report(std::uint16_t source, std::string* told = nullptr) const;
 
-    Reference call, decode, on_error, kind_of, encode;
+    Reference call, decode, on_error, kind_of, encode, ended;
     std::uint16_t kind;
 };
 

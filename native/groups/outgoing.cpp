@@ -35,7 +35,7 @@ Message piece(std::string_view text) { return {text.data(), text.size()}; }
 
 bool Outgoing::push(std::string_view head, std::string_view body, bool reserved) {
     if (!lane_.window().append(head, body, reserved)) return false;
-    if (deliver_ != nullptr) node_.scheduler().notify(*deliver_);
+    if (deliver_ != nullptr) node_->scheduler().notify(*deliver_);
     return true;
 }
 
@@ -124,13 +124,13 @@ void Outgoing::close() {
 }
 
 void Outgoing::add(const Route& route) {
-    Peer* peer = node_.find_peer(route.node);
+    Peer* peer = node_->find_peer(route.node);
     if (peer == nullptr) return;
-    OutFlow& flow = node_.subscription_flow(*peer, route.incarnation, route.flow, route.least_charge, kGroupKind);
+    OutFlow& flow = node_->subscription_flow(*peer, route.incarnation, route.flow, route.least_charge, kGroupKind);
     std::lock_guard lock(mutex_);
     targets_.try_emplace(route.member, Target{*peer, flow, route.incarnation, route.node});
     lane_.add(route.member);
-    if (peer->session.load(std::memory_order_seq_cst) == 0) node_.want_connection(*peer);
+    if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
 }
 
 void Outgoing::remove(std::uint64_t member) {
@@ -162,7 +162,7 @@ Attempt Outgoing::send_batch(std::uint64_t member, Target& target, window::Lane:
                          static_cast<std::uint32_t>(std::max<std::size_t>(1, window.capacity() / 8))};
     const auto pieces = window.bytes(receiver.next, end);
     ++batches_;
-    return node_.try_batch(target.peer, target.flow, static_cast<std::uint32_t>(receiver.session),
+    return node_->try_batch(target.peer, target.flow, static_cast<std::uint32_t>(receiver.session),
                            {reinterpret_cast<const char*>(&head), sizeof head}, lengths_.data(), lengths_.size(),
                            piece(pieces.first), piece(pieces.second), taken);
 }
@@ -185,13 +185,13 @@ bool Outgoing::pump_one(std::uint64_t member, Target& target, window::Lane::Rece
         if (attempt.status == Status::sent || attempt.status == Status::again) continue;
         if (attempt.status == Status::closed) return true;
         if (watched) {
-            if (attempt.status == Status::not_connected) node_.want_connection(target.peer);
-            if (attempt.status == Status::no_credit) node_.want_credit(target.peer, attempt);
+            if (attempt.status == Status::not_connected) node_->want_connection(target.peer);
+            if (attempt.status == Status::no_credit) node_->want_credit(target.peer, attempt);
             return false;
         }
         // Asked to be told first, then tried once more: what changes in between is not missed. Also where its
         // window is too small for a frame (`large`): that changes when its node has less to do.
-        node_.watch(target.peer, shared_from_this());
+        park(target.peer);
         watched = true;
     }
 }
@@ -221,7 +221,7 @@ void Outgoing::tick() {
         std::size_t taken = 0;
         ++probes_;
         const Attempt attempt = send_batch(member, target, *receiver, receiver->next, taken);
-        if (attempt.status == Status::no_credit) node_.want_credit(target.peer, attempt);
+        if (attempt.status == Status::no_credit) node_->want_credit(target.peer, attempt);
     }
 }
 

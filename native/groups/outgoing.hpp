@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "groups/wire.hpp"
-#include "node/node.hpp"
+#include "node/pump.hpp"
 #include "window/lane.hpp"
 #include "window/receive_window.hpp"
 
@@ -28,15 +28,15 @@ struct Route {
     std::uint32_t flow, least_charge;
 };
 
-class Outgoing : public Task, public PeerWatcher, public std::enable_shared_from_this<Outgoing> {
+class Outgoing : public Pump {
    public:
     // No message is larger in the window: larger ones go in parts. A frame with one of them must fit into a
     // quarter of the smallest window that a member gets from a crowded node.
     static constexpr std::size_t kPartBytes = 16 << 10;
 
     // `deliver`: notified of messages that this member gets itself; null where it does not. It outlives this.
-    Outgoing(Node& node, LaneKind kind, std::size_t bytes, std::size_t messages, Task* deliver)
-        : node_(node), kind_(kind), lane_(bytes, messages), deliver_(deliver) {
+    Outgoing(std::shared_ptr<Node> node, LaneKind kind, std::size_t bytes, std::size_t messages, Task* deliver)
+        : Pump(std::move(node)), kind_(kind), lane_(bytes, messages), deliver_(deliver) {
         if (deliver_ != nullptr) lane_.deliver_here(true);
     }
 
@@ -67,7 +67,6 @@ class Outgoing : public Task, public PeerWatcher, public std::enable_shared_from
     void delivered(std::uint64_t upto);
 
     bool run_slice(Nanos until) override;
-    void peer_changed() override { node_.scheduler().notify(*this); }
 
     struct Counts {
         std::uint64_t sent, bytes, repeated, waits, batches, used, capacity, receivers, messages, probes;
@@ -92,7 +91,6 @@ class Outgoing : public Task, public PeerWatcher, public std::enable_shared_from
     Outcome wait_for_room(std::unique_lock<std::mutex>& lock, std::size_t bytes, Nanos deadline,
                           const Interrupted* interrupted);
 
-    Node& node_;
     const LaneKind kind_;
     std::mutex mutex_;
     std::condition_variable room_;

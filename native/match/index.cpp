@@ -9,11 +9,9 @@ namespace {
 // Combinations of properties that have a table of their own; every event asks each. Filters that come later
 // with another combination are looked up by the best of their properties.
 constexpr std::size_t kMostCombinations = 64;
-constexpr std::size_t kMostEqualities = 4, kMostRanges = 4;
+constexpr std::size_t kMostEqualities = 4, kMostRanges = Boxes::kMostSides;
 // Places of one filter: the values of an IN, and what several of them multiply to.
 constexpr std::size_t kMostKeys = 64, kMostProducts = 8;
-// What it costs to evaluate a filter, which lies somewhere in memory, beside counting one that is close.
-constexpr std::size_t kEvaluation = 40;
 
 void append_key(std::string& key, const Value& value) {
     const auto append = [&](const void* bytes, std::size_t size) { key.append(static_cast<const char*>(bytes), size); };
@@ -35,9 +33,18 @@ void append_key(std::string& key, const Value& value) {
 
 // Filters of one group with ranges over the same properties.
 struct FilterIndex::Bundle {
+    explicit Bundle(const std::vector<Range>& like) : boxes(like.size()) {
+        for (const Range& range : like) attributes.push_back(range.attribute);
+    }
+    bool fits(const std::vector<Range>& those) const {
+        return std::equal(attributes.begin(), attributes.end(), those.begin(), those.end(),
+                          [](std::uint32_t number, const Range& range) { return number == range.attribute; });
+    }
+    bool empty() const { return line.empty() && boxes.empty(); }
+
     std::vector<std::uint32_t> attributes;  // in their order
-    std::vector<Ranges> ranges;             // of each
-    std::size_t size = 0;
+    Ranges line;                            // over one property
+    Boxes boxes;                            // over several
 };
 
 // Filters whose equalities have the same values.
@@ -194,7 +201,6 @@ bool FilterIndex::add(std::uint64_t id, std::shared_ptr<const Filter> filter) {
     if (free_members_.empty()) {
         free_members_.push_back(static_cast<std::uint32_t>(members_.size()));
         members_.emplace_back();
-        marks_.emplace_back();
     }
     const std::uint32_t slot = free_members_.back();
     free_members_.pop_back();
@@ -208,7 +214,6 @@ bool FilterIndex::add(std::uint64_t id, std::shared_ptr<const Filter> filter) {
     for (const auto& one : plan.equalities) rest &= ~(std::uint64_t{1} << one.condition);
     for (const std::size_t condition : plan.in_range) rest &= ~(std::uint64_t{1} << condition);
     member = {id, std::move(filter), rest, &shape, {}, std::move(plan.ranges)};
-    marks_[slot] = {event_, 0, static_cast<std::uint8_t>(member.ranges.size()), rest == 0};
     for (const std::string& key : keys(plan, shape)) {
         std::unique_ptr<Group>& group = shape.groups[key];
         if (!group) group = std::make_unique<Group>(Group{&shape, key, {}, {}});
@@ -241,17 +246,13 @@ bool FilterIndex::remove(std::uint64_t id) {
 void FilterIndex::place(std::uint32_t slot, Group& group) {
     const std::vector<Range>& ranges = members_[slot].ranges;
     if (ranges.empty()) return group.plain.insert(slot);
-    const auto same = [](std::uint32_t number, const Range& range) { return number == range.attribute; };
-    auto bundle = std::find_if(group.bundles.begin(), group.bundles.end(), [&](const Bundle& one) {
-        return std::equal(one.attributes.begin(), one.attributes.end(), ranges.begin(), ranges.end(), same);
-    });
-    if (bundle == group.bundles.end()) {
-        bundle = group.bundles.emplace(bundle);
-        for (const Range& range : ranges) bundle->attributes.push_back(range.attribute);
-        bundle->ranges.resize(ranges.size());
-    }
-    for (std::size_t i = 0; i < ranges.size(); ++i) bundle->ranges[i].insert(ranges[i].interval, slot);
-    ++bundle->size;
+    auto bundle = std::find_if(group.bundles.begin(), group.bundles.end(),
+                               [&](const Bundle& one) { return one.fits(ranges); });
+    if (bundle == group.bundles.end()) bundle = group.bundles.emplace(bundle, ranges);
+    if (ranges.size() == 1) return bundle->line.insert(ranges[0].interval, slot);
+    Boxes::Box box;
+    for (std::size_t i = 0; i < ranges.size(); ++i) box[i] = ranges[i].interval;
+    bundle->boxes.insert(box, slot);
 }
 
 void FilterIndex::displace(std::uint32_t slot, Group& group) {
@@ -259,12 +260,14 @@ void FilterIndex::displace(std::uint32_t slot, Group& group) {
     if (ranges.empty()) {
         group.plain.erase(slot);
     } else {
-        const auto same = [](std::uint32_t number, const Range& range) { return number == range.attribute; };
-        const auto bundle = std::find_if(group.bundles.begin(), group.bundles.end(), [&](const Bundle& one) {
-            return std::equal(one.attributes.begin(), one.attributes.end(), ranges.begin(), ranges.end(), same);
-        });
-        for (std::size_t i = 0; i < ranges.size(); ++i) bundle->ranges[i].erase(ranges[i].interval, slot);
-        if (--bundle->size == 0) group.bundles.erase(bundle);
+        const auto bundle = std::find_if(group.bundles.begin(), group.bundles.end(),
+                                         [&](const Bundle& one) { return one.fits(ranges); });
+        if (ranges.size() == 1) {
+            bundle->line.erase(ranges[0].interval, slot);
+        } else {
+            bundle->boxes.erase(slot);
+        }
+        if (bundle->empty()) group.bundles.erase(bundle);
     }
     if (group.plain.empty() && group.bundles.empty()) {
         const std::string key = std::move(group.key);
@@ -296,8 +299,7 @@ void FilterIndex::match(const Properties& properties, std::vector<std::uint64_t>
 
 // What the event says of the names that filters have.
 void FilterIndex::note(const Properties& properties) {
-    if (++event_ == 0) {  // all numbers were used: nothing that was counted is to be taken for this one's
-        for (Mark& mark : marks_) mark.event = 0;
+    if (++event_ == 0) {  // all numbers were used: nothing that was noted is to be taken for this one's
         for (Attribute& attribute : attributes_) attribute.event = 0;
         event_ = 1;
     }
@@ -333,39 +335,20 @@ void FilterIndex::look_in(const Group& group) {
 }
 
 void FilterIndex::look_in(const Bundle& bundle) {
-    Edge values[kMostRanges];
-    std::size_t estimates[kMostRanges] = {};
-    const std::size_t count = bundle.ranges.size();
-    for (std::size_t i = 0; i < count; ++i) {
+    Boxes::Point point;
+    for (std::size_t i = 0; i < bundle.attributes.size(); ++i) {
         const Attribute& attribute = attributes_[bundle.attributes[i]];
         if (attribute.event != event_ || !attribute.value.is_number()) return;
-        values[i] = Edge::of(Number::of(attribute.value));
+        point[i] = Edge::of(Number::of(attribute.value));
     }
-    if (count == 1) return bundle.ranges[0].each(values[0], [&](std::uint32_t slot) { candidate(slot); });
-    std::size_t total = 0;
-    for (std::size_t i = 0; i < count; ++i) total += estimates[i] = bundle.ranges[i].estimate(values[i]);
-    const auto shortest = static_cast<std::size_t>(std::min_element(estimates, estimates + count) - estimates);
-    if (estimates[shortest] == 0) return;
-    if (estimates[shortest] * kEvaluation < total) {
-        bundle.ranges[shortest].each(values[shortest], [&](std::uint32_t slot) {
-            if (members_[slot].filter->matches(*properties_)) found_->push_back(members_[slot].id);
-        });
-        return;
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-        bundle.ranges[i].each(values[i], [&](std::uint32_t slot) {
-            Mark& mark = marks_[slot];
-            if (mark.event != event_) mark.event = event_, mark.count = 0;
-            if (++mark.count == mark.needed) candidate(slot);
-        });
-    }
+    bundle.line.each(point[0], [&](std::uint32_t slot) { candidate(slot); });
+    bundle.boxes.each(point, [&](std::uint32_t slot) { candidate(slot); });
 }
 
 // All of it that was looked up is true.
 void FilterIndex::candidate(std::uint32_t slot) {
     const Member& member = members_[slot];
-    std::uint64_t left = marks_[slot].exact ? 0 : member.rest;
-    for (; left != 0; left &= left - 1) {
+    for (std::uint64_t left = member.rest; left != 0; left &= left - 1) {
         if (!member.filter->holds(static_cast<std::size_t>(__builtin_ctzll(left)), *properties_)) return;
     }
     found_->push_back(member.id);

@@ -1,10 +1,9 @@
 // Very many filters at once: which of them let an event pass.
 //
 // A filter's conditions that are joined by AND are looked up, as far as they can be: all of
-// `property = value` (and IN) together in one hash table, ranges in ordered lists. What lies in a range of
-// every property that the filter asks for is found by counting, or by looking at those that the shortest
-// list names, whichever is less for this event. The other conditions are evaluated, and only for filters
-// that got so far. Every answer is the naive evaluator's.
+// `property = value` (and IN) together in one hash table, a range of one property in ordered lists, ranges of
+// several in trees of boxes. The other conditions are evaluated, and only for filters that got so far. Every
+// answer is the naive evaluator's.
 //
 // For one thread at a time.
 #pragma once
@@ -16,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "match/boxes.hpp"
 #include "match/filter.hpp"
 #include "match/ranges.hpp"
 
@@ -69,14 +69,6 @@ class FilterIndex {
         std::vector<Group*> groups;  // one for each combination of the values that it may have
         std::vector<Range> ranges;
     };
-    // What is needed of each filter while lists are walked, close together.
-    struct Mark {
-        std::uint32_t event;  // that it was counted for
-        std::uint8_t count;
-        std::uint8_t needed;
-        bool exact;  // what is found matches
-    };
-
     std::uint32_t attribute(std::string_view name);
     void release(std::uint32_t attribute);
     Plan plan(const Filter& filter);
@@ -98,7 +90,6 @@ class FilterIndex {
     std::unique_ptr<Shape> everywhere_;  // filters without `property = value`
     std::vector<std::unique_ptr<Shape>> together_;  // filters that are looked up by several properties
     std::vector<Member> members_;
-    std::vector<Mark> marks_;
     std::vector<std::uint32_t> free_members_;
     std::unordered_map<std::uint64_t, std::uint32_t> slots_;
 

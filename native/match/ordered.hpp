@@ -56,17 +56,6 @@ class Ordered {
         }
     }
 
-    // About how many lie between the two.
-    std::size_t estimate(const Entry& from, const Entry& to) const {
-        if (blocks_.empty()) return 0;
-        if (blocks_.size() == 1) {
-            const auto& only = blocks_.front();
-            return static_cast<std::size_t>(std::lower_bound(only.begin(), only.end(), to) -
-                                            std::lower_bound(only.begin(), only.end(), from));
-        }
-        return (block_of(to) - block_of(from) + 1) * (size_ / blocks_.size());
-    }
-
     bool empty() const { return size_ == 0; }
     std::size_t size() const { return size_; }
 

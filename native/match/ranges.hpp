@@ -21,15 +21,6 @@ class Ranges {
     void erase(const Interval& interval, std::uint32_t slot) { change<false>(interval, slot); }
     bool empty() const { return size_ == 0; }
 
-    // About how many `each` will look at.
-    std::size_t estimate(const Edge& value) const {
-        std::size_t count = begun_.estimate(kFirst, at(value, UINT32_MAX)) + ended_.estimate(at(value, 0), kLast);
-        for (const auto& [power, lengths] : lengths_) {
-            count += lengths.estimate({reach_back(value, power), {}}, {at(value, UINT32_MAX), {}});
-        }
-        return count;
-    }
-
     // The slots of all that hold the value.
     template <typename Visit>
     void each(const Edge& value, Visit&& visit) const {
@@ -70,7 +61,7 @@ class Ranges {
         bool operator<(const Length& other) const { return low < other.low; }
     };
     static constexpr double kInfinite = std::numeric_limits<double>::infinity();
-    static constexpr End kFirst{-kInfinite, INT16_MIN, 0}, kLast{kInfinite, INT16_MAX, UINT32_MAX};
+    static constexpr End kFirst{-kInfinite, INT16_MIN, 0};
     // Shorter and longer ones are taken for these: there are not more than a hundred powers.
     static constexpr int kShortest = -32, kLongest = 64;
 

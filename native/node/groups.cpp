@@ -83,18 +83,4 @@ Attempt Node::try_word(Peer& peer, OutFlow& flow, std::uint32_t session, Message
                   Haste::usual);
 }
 
-void Node::watch(Peer& peer, const std::shared_ptr<PeerWatcher>& watcher) {
-    {
-        std::lock_guard lock(peer.mutex);
-        bool known = false;
-        std::erase_if(peer.watchers, [&](const std::weak_ptr<PeerWatcher>& one) {
-            const auto there = one.lock();
-            known |= there == watcher;
-            return !there;
-        });
-        if (!known) peer.watchers.push_back(watcher);
-    }
-    peer.watched.store(true, std::memory_order_seq_cst);
-}
-
 }  // namespace antiphon

@@ -571,7 +571,7 @@ bool Node::write_some(Peer& peer, Channel& channel) {
         peer.used.store(selector_.now(), std::memory_order_relaxed);
         peer.block_left -= done;
         turn += done;
-        if (peer.waiters.load(std::memory_order_seq_cst) != 0 &&
+        if (peer.awaited() &&
             ring.free_bytes() >= ring.capacity() / 2) {
             peer.wake();
         }

@@ -271,6 +271,8 @@ class Node {
         std::string_view name;
         std::uint16_t origin;  // whose event it is, where it is passed on; else 0
         bool retains;
+        bool recorded = false;       // its events come out of a log
+        std::uint64_t producer = 0;  // its events are to be recorded, each once
     };
     Attempt try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding);
     // One event, or as many as one frame takes; the head is that of the first. Without a limit to their
@@ -302,9 +304,6 @@ class Node {
                       std::size_t count, Message first, Message second, std::size_t& taken);
     // A message of a few bytes, by itself.
     Attempt try_word(Peer& peer, OutFlow& flow, std::uint32_t session, Message word);
-    // Whoever watches is told of the next change that a waiting sender would be woken for: credit, room,
-    // a session. Told once; to be asked for before the look that finds nothing.
-    void watch(Peer& peer, const std::shared_ptr<PeerWatcher>& watcher);
 
     // --- requests --------------------------------------------------------------------------------
     std::shared_ptr<Pending> add_request(Peer& peer, std::uint16_t kind) { return requests_.add(peer, kind); }

@@ -74,13 +74,14 @@ struct Reservation {
     bool granted = false, refused = false;
 };
 
-// Somebody who cannot wait on a thread of its own until something changes at a peer.
-class PeerWatcher {
+class Peer;
+
+// Somebody who waits for a change of a peer without a thread. Told once for each time that it is parked,
+// after the change, by whoever makes it, with no lock of the peer held. Must not wait.
+class Sleeper {
    public:
-    virtual ~PeerWatcher() = default;
-    // On whichever thread made the change, with no lock held but perhaps the watcher's own: it returns at
-    // once and takes none of those.
-    virtual void peer_changed() = 0;
+    virtual ~Sleeper() = default;
+    virtual void woken(Peer& peer) = 0;
 };
 
 class Peer {
@@ -129,16 +130,16 @@ class Peer {
     std::condition_variable changed;
     // Raised by a thread before it looks at what it waits for; read by the selector after a change.
     std::atomic<int> waiters{0};
+    // Those who have no thread to wait with; raised and read in the same order.
+    std::atomic<bool> parked{false};
+    std::vector<std::weak_ptr<Sleeper>> sleepers;  // under mutex
     // True while one of them waits for the eventfd, which is made for the first one and then kept, and
     // not for the condition. Written with the selector's turn.
     std::atomic<bool> led{false};
     int lead_wake = -1;
     // Until then callers that wait for its answers come first: a scheduler thread leaves them the lead.
     std::atomic<Nanos> callers_until{0};
-    // Set by a watcher before it looks at what it waits for; taken by whoever has changed something.
-    std::atomic<bool> watched{false};
     // Under mutex:
-    std::vector<std::weak_ptr<PeerWatcher>> watchers;
     std::uint64_t failures = 0;  // attempts to connect that ended for good
     Failure failure;             // of the last one, or of the connection that was lost
     std::map<std::uint64_t, Reservation> reservations;
@@ -217,21 +218,31 @@ class Peer {
     }
     // Wakes whoever waits for a change that was made before this call.
     void wake() {
-        tell_watchers();
+        if (parked.load(std::memory_order_seq_cst)) wake_sleepers();
         if (waiters.load(std::memory_order_seq_cst) == 0) return;
         { std::lock_guard lock(mutex); }
         changed.notify_all();
         wake_leader();
     }
-    void tell_watchers() {
-        if (!watched.load(std::memory_order_seq_cst) || !watched.exchange(false, std::memory_order_seq_cst)) return;
-        std::vector<std::shared_ptr<PeerWatcher>> told;
+    // Whoever parks looks at what it waits for once more afterwards.
+    void park(std::weak_ptr<Sleeper> sleeper) {
+        std::lock_guard lock(mutex);
+        if (sleepers.size() >= kManySleepers) std::erase_if(sleepers, [](const auto& one) { return one.expired(); });
+        sleepers.push_back(std::move(sleeper));
+        parked.store(true, std::memory_order_seq_cst);
+    }
+    bool awaited() const {
+        return waiters.load(std::memory_order_seq_cst) != 0 || parked.load(std::memory_order_seq_cst);
+    }
+    void wake_sleepers() {
+        std::vector<std::weak_ptr<Sleeper>> woken;
         {
             std::lock_guard lock(mutex);
-            for (const auto& watcher : watchers) told.push_back(watcher.lock());
+            parked.store(false, std::memory_order_seq_cst);
+            woken.swap(sleepers);
         }
-        for (const auto& watcher : told) {
-            if (watcher) watcher->peer_changed();
+        for (const auto& one : woken) {
+            if (const auto sleeper = one.lock()) sleeper->woken(*this);
         }
     }
     void wake_leader() {
@@ -239,6 +250,7 @@ class Peer {
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t ignored = write(lead_wake, &one, sizeof one);
     }
+    static constexpr std::size_t kManySleepers = 256;  // from there on those that have gone are looked for
     void send_forward(Control kind, std::string_view payload, std::uint32_t flow = 0) {
         std::lock_guard lock(mutex);
         append_frame(forward, kind, payload, flow);

@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::size_t kMostNameBytes = 1024;
 constexpr std::uint8_t kRetains = 1;
+constexpr std::uint8_t kRecorded = 2;  // its events come out of a log
+constexpr std::uint8_t kProducer = 4;  // its events are to be recorded: a number follows
 
 }  // namespace
 
@@ -39,7 +41,9 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     std::string name = reader.text();
     auto origin = reader.left() != 0 ? reader.get<std::uint16_t>() : std::uint16_t{0};
     if (peer.id != broker_.load(std::memory_order_relaxed)) origin = 0;  // nobody else's word counts
-    const auto flags = reader.left() != 0 ? reader.get<std::uint8_t>() : std::uint8_t{0};
+    auto flags = reader.left() != 0 ? reader.get<std::uint8_t>() : std::uint8_t{0};
+    if (peer.id != broker_.load(std::memory_order_relaxed)) flags &= static_cast<std::uint8_t>(~kRecorded);
+    const auto producer = (flags & kProducer) != 0 ? reader.get<std::uint64_t>() : std::uint64_t{0};
     if (!reader.ok() || name.size() > kMostNameBytes) return false;
     Registration* registration = flow_of(flow);
     // It was closed meanwhile, or was meant for another life of this node: its events go nowhere.
@@ -47,7 +51,8 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
         return true;
     }
     registration->topics->bind(peer.id, topic,
-                               {std::move(name), origin, (flags & kRetains) != 0, epoch, peer.in_session});
+                               {std::move(name), origin, (flags & kRetains) != 0, epoch, peer.in_session,
+                                (flags & kRecorded) != 0, producer});
     return true;
 }
 
@@ -78,14 +83,12 @@ OutFlow& Node::subscription_flow(Peer& peer, std::uint64_t incarnation, std::uin
 
 Attempt Node::try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding) {
     if (!sends_allowed()) return {Attempt::Status::closed};
-    const std::string payload =
-        ByteWriter()
-            .put(binding.topic)
-            .put(binding.epoch)
-            .text(binding.name)
-            .put(binding.origin)
-            .put(binding.retains ? kRetains : std::uint8_t{0})
-            .bytes();
+    const auto flags = static_cast<std::uint8_t>((binding.retains ? kRetains : 0) | (binding.recorded ? kRecorded : 0) |
+                                                 (binding.producer != 0 ? kProducer : 0));
+    ByteWriter writer;
+    writer.put(binding.topic).put(binding.epoch).text(binding.name).put(binding.origin).put(flags);
+    if (binding.producer != 0) writer.put(binding.producer);
+    const std::string payload = writer.bytes();
     auto copy = [&](Ring& ring, std::uint64_t position) { ring.write(position, payload.data(), payload.size()); };
     const Header header{static_cast<std::uint32_t>(payload.size()), static_cast<std::uint16_t>(Control::bind), 0,
                         flow.id.load(std::memory_order_relaxed)};

@@ -32,7 +32,7 @@ class Person : public Task {
    public:
     Person(std::uint16_t id, const std::string& scheme, std::size_t window_bytes)
         : node(make_node(options(id, scheme))), life(id * 1000) {
-        all = std::make_shared<Outgoing>(*node, LaneKind::all, window_bytes, 4096, nullptr);
+        all = std::make_shared<Outgoing>(node, LaneKind::all, window_bytes, 4096, nullptr);
         data = node->add_flow(kGroupKind, 65536, 0, [&](const auto& made) {
             made->queue->begin(slice_);
             made->queue->set_on_ready([this] { node->scheduler().notify(*this); });
@@ -132,7 +132,7 @@ class Person : public Task {
         return got[other.life];
     }
 
-    std::unique_ptr<Node> node;
+    std::shared_ptr<Node> node;
     const std::uint64_t life;
     std::shared_ptr<Outgoing> all;
     std::shared_ptr<Registration> data, words;

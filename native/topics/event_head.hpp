@@ -21,6 +21,18 @@ struct EventHead {
 inline constexpr std::size_t kEventHead = 32;
 static_assert(sizeof(EventHead) == kEventHead);
 
+// What stands in the place of the time to live of an event that comes out of a broker's log: whose it
+// was, and for the how manieth time it is handed out. 0: nobody asks for it to be acknowledged.
+struct LogMark {
+    std::uint16_t source;
+    std::uint8_t attempt;
+
+    static LogMark of(const EventHead& head) {
+        return {static_cast<std::uint16_t>(head.ttl_us), static_cast<std::uint8_t>(head.ttl_us >> 16)};
+    }
+    std::uint32_t word() const { return std::uint32_t{source} | std::uint32_t{attempt} << 16; }
+};
+
 // An event as it lies in a message.
 struct EventView {
     EventHead head;

@@ -22,6 +22,8 @@ struct BoundTopic {
     bool retains;           // its publisher keeps the last event for those who come later
     std::uint32_t epoch;    // drawn by the publisher for each subscription that it serves
     std::uint32_t session;  // the first one that it holds in
+    bool recorded = false;       // a broker sends it out of a log: see LogMark
+    std::uint64_t producer = 0;  // whose events are to be recorded, each once; 0: nobody asks for that
     // The number that comes next; only the thread that hands out this subscription's events looks at it.
     std::uint32_t next = 1;
 };

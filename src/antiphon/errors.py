@@ -225,10 +225,15 @@ class FilterError(AntiphonError):
 
 
 class PermissionDenied(AntiphonError):
-    """The broker's rules do not allow this ``action`` on this ``topic``."""
+    """The broker's rules do not allow ``client`` this ``action`` on this ``topic``.
 
+    ``action`` is publish, subscribe, record, admin, or connect for a client that is not let in.
+    """
+
+    client: str | None = None
     action: str | None = None
     topic: str | None = None
+    reason: str | None = None
 
 
 class StoreFull(AntiphonError):

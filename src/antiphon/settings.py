@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from antiphon.errors import ConfigError
+from antiphon.toml_lines import Keys, line_of, lines_of
 
 __all__ = ["TABLES", "Setting", "load", "parse_size", "resolve"]
 
@@ -61,11 +62,20 @@ _NO = {"0", "false", "no", "off"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One resolved value. ``source`` reads as in "set by ...": a variable, a file, "default"."""
+    """One resolved value. ``source`` reads as in "set by ...": a variable, a file, "default".
+
+    ``line`` is that of the file, 0 where the value comes from elsewhere.
+    """
 
     name: str
     value: Any
     source: str
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        """The source, with the line."""
+        return f"{self.source}, line {self.line}" if self.line else self.source
 
 
 def parse_size(value: object) -> int:
@@ -103,7 +113,7 @@ def load(
         if origin is None or origin.source in ("argument", "default"):
             raise
         raise ConfigError(
-            f"{error} (set by {origin.source})", setting=error.setting, value=error.value
+            f"{error} (set by {origin.place})", setting=error.setting, value=error.value
         ) from error
 
 
@@ -125,13 +135,16 @@ def resolve(
         if name not in fields:
             raise _unknown(f"{cls.__name__} has no setting {name!r}", name, fields)
     _check_variables(environment, prefix, fields)
-    path, in_file = _read_table(environment, table)
+    path, in_file, text = _read_table(environment, table)
     for name in in_file:
         if name not in fields:
-            raise _unknown(f"{path}: unknown key {name!r} in [{table}]", name, fields)
+            line = line_of(lines_of(text), (table, name))
+            raise _unknown(f"{path}: unknown key {name!r} in [{table}], line {line}", name, fields)
 
     resolved: dict[str, Setting] = {}
+    lines = lines_of(text) if in_file else {}
     for name, field in fields.items():
+        line = 0
         variable = prefix + name.upper()
         if name in given:
             value, source = given[name], "argument"
@@ -139,6 +152,7 @@ def resolve(
             value, source = environment[variable], variable
         elif name in in_file:
             value, source = in_file[name], f"{path} [{table}]"
+            line = line_of(lines, (table, name))
         else:
             resolved[name] = Setting(name, _default(field), "default")
             continue
@@ -146,10 +160,27 @@ def resolve(
         try:
             converted = _convert(hints[name], value, size)
         except ValueError as error:
-            where = f"argument {name}" if source == "argument" else f"{name}, set by {source}"
-            raise ConfigError(f"{where}: {error}", setting=name, value=value) from None
-        resolved[name] = Setting(name, converted, source)
+            inside = error.keys if isinstance(error, _Inside) else ()
+            full = ".".join(map(str, (name, *inside)))
+            if line:
+                line = line_of(lines, (table, name, *inside))
+            place = Setting(name, value, source, line).place
+            where = f"argument {full}" if source == "argument" else f"{full}, set by {place}"
+            raise ConfigError(f"{where}: {error}", setting=full, value=value) from None
+        resolved[name] = Setting(name, converted, source, line)
     return resolved
+
+
+class _Inside(ValueError):
+    """What is wrong with a value that stands within another one: ``keys`` lead to it."""
+
+    def __init__(self, text: str, keys: Keys) -> None:
+        super().__init__(text)
+        self.keys = keys
+
+
+def _inside(key: str | int, error: ValueError) -> _Inside:
+    return _Inside(str(error), (key, *(error.keys if isinstance(error, _Inside) else ())))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -176,7 +207,8 @@ def _unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
     return ConfigError(f"{what}; {hint}allowed are {', '.join(names)}", setting=name)
 
 
-def _read_table(environment: Mapping[str, str], table: str) -> tuple[Path, dict[str, Any]]:
+def _read_table(environment: Mapping[str, str], table: str) -> tuple[Path, dict[str, Any], str]:
+    """The file, what the table holds, and the whole text, to find lines in."""
     named = environment.get("ANTIPHON_CONFIG")
     path = Path(named) if named else Path("antiphon.toml")
     try:
@@ -184,7 +216,7 @@ def _read_table(environment: Mapping[str, str], table: str) -> tuple[Path, dict[
         document = tomllib.loads(text)
     except FileNotFoundError:
         if not named:
-            return path, {}
+            return path, {}, ""
         raise ConfigError(
             f"ANTIPHON_CONFIG names {path}, which does not exist; correct it or unset it",
             setting="ANTIPHON_CONFIG",
@@ -200,11 +232,12 @@ def _read_table(environment: Mapping[str, str], table: str) -> tuple[Path, dict[
 
     for name in document:
         if name not in TABLES:
-            raise _unknown(f"{path}: unknown table [{name}]", name, TABLES)
+            line = line_of(lines_of(text), (name,))
+            raise _unknown(f"{path}: unknown table [{name}], line {line}", name, TABLES)
     values = document.get(table, {})
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: {table} must be a table; write [{table}]", setting=table)
-    return path, values
+    return path, values, text
 
 
 def _toml_fault(error: tomllib.TOMLDecodeError, text: str) -> str:
@@ -277,21 +310,38 @@ def _convert_tuple(arguments: tuple[Any, ...], value: object) -> tuple[Any, ...]
     items = value.split() if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         raise ValueError(f"{value!r} is not a list")
-    return tuple(_convert(arguments[0], item, False) for item in items)
+    converted = []
+    for number, item in enumerate(items):
+        try:
+            converted.append(_convert(arguments[0], item, False))
+        except ValueError as error:
+            raise _inside(number, error) from None
+    return tuple(converted)
 
 
 def _convert_record(cls: type[Any], value: object) -> Any:
     """Settings within a setting: a TOML table, or ``name=value, name=value`` in a variable."""
     given = _convert_mapping((str, object), value, False)
     hints = typing.get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls) if field.init]
-    for name in given:
-        if name not in names:
-            raise ValueError(f"{name!r} is none of {', '.join(names)}")
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    converted = {}
+    for name, item in given.items():
+        if name not in fields:
+            raise _Inside(f"{name!r} is none of {', '.join(fields)}", (name,))
+        try:
+            size = bool(fields[name].metadata.get("size"))
+            converted[name] = _convert(hints[name], item, size)
+        except ValueError as error:
+            raise _inside(name, error) from None
+    for name, field in fields.items():
+        missing = field.default is dataclasses.MISSING is field.default_factory
+        if missing and name not in converted:
+            raise ValueError(f"{name} is missing")
     try:
-        return cls(**{name: _convert(hints[name], item, False) for name, item in given.items()})
+        return cls(**converted)
     except ConfigError as error:
-        raise ValueError(str(error)) from None
+        known = error.setting in fields
+        raise _Inside(str(error), (error.setting,) if known and error.setting else ()) from None
 
 
 def _convert_mapping(arguments: tuple[Any, ...], value: object, size: bool) -> dict[Any, Any]:
@@ -309,5 +359,8 @@ def _convert_mapping(arguments: tuple[Any, ...], value: object, size: bool) -> d
         name = _convert(key_hint, key, size)
         if name in converted:
             raise ValueError(f"{key!r} is given twice")
-        converted[name] = _convert(item_hint, item, False)
+        try:
+            converted[name] = _convert(item_hint, item, False)
+        except ValueError as error:
+            raise _inside(key, error) from None
     return converted

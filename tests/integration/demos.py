@@ -16,12 +16,13 @@ from unit.lab.descendants import await_none, descendants
 QUICK = """
 import sys
 from antiphon.cli import demo
-from antiphon.cli.acts import messages, report, round_trips, shares
+from antiphon.cli.acts import messages, orders, report, round_trips, shares
 from antiphon.cli.main import main
 from antiphon.lab.bench.point import Options
 messages.OPTIONS = round_trips.OPTIONS = Options(seconds=0.15, warmup=0.05, min_bytes=0)
 round_trips.ROUNDS = 2
 shares.WARM = shares.SECONDS = 0.4
+orders.SECONDS = 0.5
 demo.ACTS = demo.ACTS[:-1]
 """
 REPORT_ONLY = "demo.ACTS = (report.ACT,)\n"

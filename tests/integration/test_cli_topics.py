@@ -133,3 +133,48 @@ def test_control_c_ends_a_subscriber_quietly(place: dict[str, str]) -> None:
     assert sub.returncode == 130
     assert (output, errors) == ("", "")
     assert not list(Path(place["XDG_RUNTIME_DIR"]).rglob("*.node"))
+
+
+def test_filters_on_content_let_through_what_fits(place: dict[str, str]) -> None:
+    filters = ["--where", "n > 5", "--where-regex", "urgent", "--where-xpath", "//o:total > 100"]
+    with subscriber(place, "t", *filters, "--namespace", "o=urn:o", "--count", "1") as sub:
+        body = "<order xmlns='urn:o'>{}<total>{}</total></order>"
+        assert publish(place, "t", "urgent", "--property", "n=6").returncode == 0
+        for number, text, total in ((6, "urgent", 50), (6, "", 150), (5, "urgent", 150)):
+            event = body.format(text, total)
+            assert publish(place, "t", event, "--property", f"n={number}").returncode == 0
+        wanted = body.format("urgent", 150)
+        assert publish(place, "t", wanted, "--property", "n=6").returncode == 0
+        output, _ = sub.communicate(timeout=60)
+    assert output == f"t  {wanted}\n"
+
+
+def test_numbers_and_tags_are_topics(place: dict[str, str]) -> None:
+    with subscriber(place, "42", "--kind", "int", "--count", "1", "--json") as sub:
+        assert publish(place, "42", "a number", "--kind", "int").returncode == 0
+        output, _ = sub.communicate(timeout=60)
+    assert json.loads(output)["topic"] == 42
+    with subscriber(place, "room=", "--kind", "tag", "--count", "2") as sub:
+        for value in ("blue", "*"):
+            done = publish(place, f"room={value}", "hello", "--kind", "tag")
+            assert done.returncode == 0, done.stderr
+        output, _ = sub.communicate(timeout=60)
+    assert output == "room=blue  hello\nroom=*  hello\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["x", "--kind", "int"], "no whole number"),
+        (["x", "--kind", "tag"], "name=value"),
+        (["x", "--where-regex", "a("], "column 3"),
+        (["x", "--where-xpath", "//a["], "column 5"),
+    ],
+)
+def test_a_mistake_is_one_line(place: dict[str, str], arguments: list[str], why: str) -> None:
+    with subscriber(place, *arguments) as sub:
+        output, errors = sub.communicate(timeout=60)
+    assert sub.returncode in (1, 2)
+    assert output == ""
+    assert why in errors
+    assert len(errors.splitlines()) == 1

@@ -39,6 +39,7 @@ round_trips.ROUNDS = 1
 # Rounds enough that the first figure is not the last.
 ROUNDS = "round_trips.ROUNDS = 3\n"
 SHARES_ONLY = "demo.ACTS = (shares.ACT,)\n"
+ORDERS_ONLY = "demo.ACTS = (orders.ACT,)\n"
 
 
 @functools.cache
@@ -104,6 +105,8 @@ def test_json_is_one_document_with_the_figures_of_every_act() -> None:
     both = document["acts"]["shares"]["shares"]
     assert [row["name"] for row in both] == ["shares off", "a share of 0.2"]
     assert all(row["events"] >= 10 and row["max"] >= row["p99"] >= row["p50"] > 0 for row in both)
+    orders = document["acts"]["orders"]
+    assert orders["missed"] == 0 < orders["orders"]
     act = document["acts"]["messages"]
     assert [point["variant"] for point in act["points"]] == ["callback", "inbox", "batch"]
     assert [point["threads"] for point in act["round_trips"]] == [1, 16]
@@ -134,6 +137,7 @@ SCENES = {
     "second": quick_demo(before=ROUND_TRIPS_ONLY),
     "second, longer": quick_demo(before=ROUND_TRIPS_ONLY + ROUNDS),
     "shares": quick_demo(before=SHARES_ONLY),
+    "orders": quick_demo(before=ORDERS_ONLY),
 }
 
 
@@ -157,6 +161,9 @@ SCENES = {
         ("shares", "sub.predict", 1, 0.0),
         ("shares", "sub.predict", 1, 0.6),
         ("shares", "shares off", 1, 0.2),
+        ("orders", "bus.subscribe", 1, 0.0),
+        ("orders", "bus.subscribe", 3, 0.3),
+        ("orders", "killed with -9", 2, 0.1),
     ],
 )
 def test_control_c_leaves_nothing_behind(

@@ -23,6 +23,15 @@ PRINTS = {
         r"\d+ of them were handled, the last is 2999",
         r"counted as dropped: [1-9]\d*",
     ],
+    "content": [
+        r"from Europe: orders \[1, 2, 4\]",
+        r"above 100: orders \[1, 3\]",
+        r"furniture to sit on: orders \[3, 4\]",
+        r"above 100 from Europe: orders \[1\]",
+        r"1 of them was no XML",
+        r"4711 has ordered",
+        r"Tag\(name='room', value='blue'\) is free",
+    ],
     "hello": [r"node 1 says hello", r"and the answer is: hello yourself"],
     "shares": [
         r"shares: \{\"subscription 'alarm'\": 0\.5\}",

@@ -22,7 +22,7 @@ PACKAGE = Path(importlib.import_module("antiphon._version").__file__ or "").pare
 # From the bottom up. Layers of one row do not know each other.
 ROWS = [
     {"_core", "_version"},
-    {"errors", "frozen"},
+    {"errors", "frozen", "toml_lines"},
     {"queueing", "settings"},
     {"wire"},
     {"node"},

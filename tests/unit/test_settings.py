@@ -78,7 +78,7 @@ def test_an_unknown_table_is_refused_and_that_of_another_layer_is_not(config_fil
     config_file.write_text("[bus]\nanything = 1\n")
     resolve()
     config_file.write_text("[nodes]\ncount = 1\n")
-    with pytest.raises(ConfigError, match=r"unknown table \[nodes\]; did you mean node\?"):
+    with pytest.raises(ConfigError, match=r"unknown table \[nodes\], line 1; did you mean node\?"):
         resolve()
 
 

@@ -6,7 +6,21 @@ want it. To a publisher it is a subscriber, to a subscriber a publisher.
 
 from __future__ import annotations
 
-from antiphon.broker.broker import Broker, BrokerStatistics
+from antiphon.broker.broker import Broker
 from antiphon.broker.config import BrokerConfig
+from antiphon.broker.figures import BrokerStatistics
+from antiphon.broker.health import Health, check_health
+from antiphon.broker.limits import Limits
+from antiphon.broker.tokens import Token
+from antiphon.topics.rights import Rights
 
-__all__ = ["Broker", "BrokerConfig", "BrokerStatistics"]
+__all__ = [
+    "Broker",
+    "BrokerConfig",
+    "BrokerStatistics",
+    "Health",
+    "Limits",
+    "Rights",
+    "Token",
+    "check_health",
+]

@@ -12,25 +12,45 @@ import contextlib
 import functools
 import itertools
 import logging
+import os
 import secrets
 import threading
 import time
-from collections import Counter, deque
-from dataclasses import dataclass
-from typing import Self
+from collections import deque
+from dataclasses import replace
+from typing import Any, Self
 
-from antiphon._core import Handle, PublisherCore
+from antiphon._core import (
+    Handle,
+    PublisherCore,
+    RecorderCore,
+    RouteCore,
+    fork_route,
+    make_group_route,
+)
+from antiphon.broker.answers import Answers
 from antiphon.broker.config import BrokerConfig
+from antiphon.broker.durable import Deliveries, dead_topic
+from antiphon.broker.entrance import Entrance
+from antiphon.broker.figures import BrokerStatistics, Figures
+from antiphon.broker.permissions import Gate
+from antiphon.broker.questions import answer_questions
+from antiphon.broker.recording import Recording, open_store
+from antiphon.broker.routes import COUNTS, Route, Topic
+from antiphon.broker.system_topics import SystemTopics
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.life import Owner, begin, end
-from antiphon.topics.announcements import Subscribed, Want, encode
-from antiphon.topics.names import TopicIndex, check_topic
+from antiphon.node.secret import read_secret
+from antiphon.topics.announcements import Subscribed, Table, Update, encode
+from antiphon.topics.kinds import check_text
+from antiphon.topics.names import Pattern, TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
+from antiphon.topics.rights import Ask, Ended, Refused, Stopped, Word
 
-__all__ = ["Broker", "BrokerStatistics"]
+__all__ = ["Broker"]
 
 log = logging.getLogger("antiphon.broker")
 
@@ -41,80 +61,90 @@ _LINGER = 1.0  # of a way through the broker that nobody needs any more
 _IDLE = 5.0  # of a route whose publisher has gone
 _NUMBER_RESTS = 60.0  # before it is used again: events of the one before may wait somewhere
 _TIDY_EVERY = 0.25
-_GHOST = 2.0  # of a client without a connection
-_SILENCE = 0.5  # of a client that has connected, until it is asked
-_MOST_QUESTIONS = 3
-_COUNTS = ("published", "dropped", "lost")
-
-
-@dataclass(frozen=True)
-class BrokerStatistics:
-    """Counts of this moment."""
-
-    clients: int
-    """Buses that are connected."""
-    topics: int
-    """Topics that clients publish."""
-    subscriptions: int
-    """Subscriptions of all clients."""
-    routes: int
-    """Publishers whose events pass through here."""
-    relayed: int
-    """Events that came, whoever wanted them."""
-    dropped: int
-    """Events that a subscription missed because it had no room for too long."""
-    lost: int
-    """Events for subscriptions that could not be reached."""
 
 
 class Broker(Owner):
     """Passes events on between the buses whose address it is.
 
     ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.
-    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. ``with
-    broker:`` starts it and closes it. All methods are thread-safe.
+    ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. ``store`` is the
+    directory of what it records. What is not given here is taken from ``config``. ``with broker:``
+    starts it and closes it. All methods are thread-safe.
     """
 
     _name = "broker"
 
     def __init__(
         self,
-        listen: str = "tcp://127.0.0.1:7000",
+        listen: str | None = None,
         *,
         id: int | None = None,
         secret: str | bytes | Insecure | None = None,
         tls: TLS | None = None,
+        store: str | os.PathLike[str] | None = None,
+        fsync: str | None = None,
         config: BrokerConfig | None = None,
         node_config: NodeConfig | None = None,
     ) -> None:
         super().__init__()
-        self.config = BrokerConfig.load() if config is None else config
+        given = {"store": None if store is None else os.fspath(store), "fsync": fsync}
+        self._given: dict[str, Any] = {key: one for key, one in given.items() if one is not None}
+        self.config = self._configured(config)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         # Never one that a client draws: neither could give it up when the broker is back.
         number = secrets.choice(_IDS) if id is None else id
-        self.node = Node(number, listen=listen, secret=secret, tls=tls, config=node_config)
+        if secret is None and self.config.secret_file is not None:
+            secret = read_secret(self.config.secret_file)
+        self.node = Node(
+            number,
+            listen=self.config.listen if listen is None else listen,
+            secret=secret,
+            tls=tls or self.config.tls,
+            config=_node_config(node_config, self.config),
+        )
         self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True, dials=False)
         self._ledger = self._neighbours.ledger
+        self._gate = Gate(self.config)
+        self._entrance = Entrance(self.node, self._neighbours, self._gate, self._changed)
         self._ledger.version = 1  # clients expect a word even when there is nothing yet
         self._neighbours.listen()
+        answer_questions(self.node, Answers(self))
+        self._recording: Recording | None = None
+        self._deliveries: Deliveries | None = None
         self.node.on_connected(self._connected)
         self.node.on_disconnected(self._disconnected)
         self._numbers = itertools.count(1)
         self._free_numbers: deque[tuple[float, int]] = deque()
         self._interests = Interests()
-        self._topics: dict[str, _Topic] = {}
-        self._numbered: dict[int, _Topic] = {}
+        self._topics: dict[str, Topic] = {}
+        self._figures = Figures(self)
+        self._system = SystemTopics(
+            self._own_publisher,
+            self._interests,
+            self.config.system_interval,
+            {
+                "broker": self._figures.broker,
+                "clients": self._figures.clients,
+                "topics": self._figures.topics,
+            },
+        )
+        self._numbered: dict[int, Topic] = {}
         self._index: TopicIndex[int] = TopicIndex()
-        self._unneeded: dict[_Topic, float] = {}
-        self._stale: dict[_Route, tuple[float, int]] = {}
-        self._owing: set[_Route] = set()
-        self._silent: dict[int, tuple[float, int]] = {}
-        self._absent: dict[int, float] = {}
-        self._past = dict.fromkeys(_COUNTS, 0)
+        self._unneeded: dict[Topic, float] = {}
+        self._stale: dict[Route, tuple[float, int]] = {}
+        self._owing: set[Route] = set()
+        self._ended = 0
+        self._past = dict.fromkeys((*COUNTS, "denied"), 0)
         self._told = -1
         self._tidy_due = 0.0
         self._thread: threading.Thread | None = None
+
+    def _configured(self, config: BrokerConfig | None) -> BrokerConfig:
+        """With what was given beside the settings."""
+        if config is None:
+            return BrokerConfig.load(**self._given)
+        return replace(config, **self._given) if self._given else config
 
     # --- life -------------------------------------------------------------------------------
 
@@ -126,8 +156,22 @@ class Broker(Owner):
                 return self
             if self._state == "closed":
                 raise Closed("this broker was closed; make a new one", what="broker")
-            self._neighbours.begin()
-            self.node.start()
+            if self.config.store is not None:
+                store = open_store(self.config.store, self.config)
+                self._recording = Recording(self.node, store, self.config)
+            try:
+                recording = self._recording
+                self._deliveries = Deliveries(
+                    self.node, self.config, None if recording is None else recording.store
+                )
+                for name in [] if recording is None else recording.known():
+                    self._topic(name)
+                self._neighbours.begin()
+                self.node.start()
+            except BaseException:
+                if self._recording is not None:
+                    self._recording.close()
+                raise
             self._state = "running"
         self._thread = threading.Thread(target=self._run, name="ap-broker", daemon=True)
         self._thread.start()
@@ -138,21 +182,34 @@ class Broker(Owner):
         with self._lock:
             before, self._state = self._state, "closed"
             self._changed.notify_all()
+            clients = [peer for peer, one in self._neighbours.all.items() if not one.itself]
             farewells = self._neighbours.end()
         if before == "closed":
             return
         end(self)
+        self._neighbours.tell([(peer, encode(Stopped())) for peer in clients])
         # First publishers send no more, then what is here goes on its way.
         self._neighbours.tell(farewells)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
+        with self._lock:
+            if self._recording is not None:
+                self._recording.end()
+            if self._deliveries is not None:
+                self._deliveries.end()
         try:
             self.node._close_now(drain)
         finally:
             with self._lock:
                 routes = self._routes()
+                self._system.close()
             for route in routes:
                 route.core.close()
+            self._interests.judge.close()
+            if self._deliveries is not None:
+                self._deliveries.write(self._deliveries.moved())
+            if self._recording is not None:
+                self._recording.close()
 
     @property
     def address(self) -> str:
@@ -166,60 +223,95 @@ class Broker(Owner):
 
     def _connected(self, peer: int, how: str) -> None:
         with self._lock:
-            if peer not in self._neighbours.all:
-                self._silent[peer] = time.monotonic() + _SILENCE, 0
+            self._entrance.connected(peer)
 
     def _disconnected(self, peer: int, reason: str) -> None:
         with self._lock:
-            self._silent.pop(peer, None)
+            self._entrance.disconnected(peer, reason)
             if self._state == "running":
-                self._neighbours.forget(peer)
+                self._entrance.forget(peer)
                 self._changed.notify_all()
 
-    def _questions(self, now: float) -> list[tuple[int, bytes]]:
-        """To clients that have connected and said nothing. With the lock.
+    # --- what they may do -------------------------------------------------------------------
 
-        What one said may have been forgotten again, when its connection ended and began anew at
-        that moment.
+    def _admits(self, peer: int, update: Update) -> bool:
+        if peer in self._entrance.dismissed:
+            return False
+        if self._gate.is_another(peer, update):  # all that it has is judged anew
+            self._neighbours.forget(peer)
+            table = Table(update.incarnation)
+        else:
+            table = self._neighbours.all[peer].table
+        refused = self._gate.admit(peer, update, len(table.topics), len(table.subscriptions))
+        if refused is not None:
+            self._entrance.dismiss(peer, refused)
+        return refused is None
+
+    def _shown(self, peer: int, update: Update) -> Update:
+        return self._gate.shown(peer, update)
+
+    def _word(self, peer: int, word: Word) -> bytes | None:
+        if not isinstance(word, Ask):
+            return None
+        if self._state != "running":
+            return encode(Stopped())
+        return encode(self._gate.answer(word.token, peer in self._entrance.dismissed))
+
+    def reload(self, config: BrokerConfig | None = None) -> tuple[list[str], list[str]]:
+        """Takes over tokens, permissions, limits and the log level of new settings.
+
+        None: those that `BrokerConfig.load` finds now. Clients whose token is gone are turned
+        away, and what others may do no more ends. Returns the names of what has changed, and of
+        what would have but needs a restart. Raises `ConfigError` and changes nothing for settings
+        that make no sense. Never blocks for long.
         """
-        letters = []
-        for peer, (due, asked) in list(self._silent.items()):
-            if peer in self._neighbours.all or asked == _MOST_QUESTIONS:
-                del self._silent[peer]
-            elif now >= due:
-                self._silent[peer] = now + _SILENCE, asked + 1
-                letters.append((peer, encode(Want(0, 0))))
-        return letters
+        new = self._configured(config)
+        with self._lock:
+            self.config, changed, kept = self.config.reloaded(new)
+            self._gate.configure(self.config)
+            for peer, client in self._gate.again():
+                if isinstance(client, Refused):
+                    self._entrance.dismiss(peer, client)
+                    continue
+                self._entrance.letters.append((peer, encode(self._gate.welcome(client))))
+                self._judge_again(peer)
+            for route in self._routes():
+                if self._allows(route) != route.allowed:
+                    self._close_route(route)  # the next event begins another
+                else:
+                    self._set_way(route)
+            self._changed.notify_all()
+        return changed, kept
 
-    def _ghosts(self, now: float) -> None:
-        """Forgets clients that have no connection. With the lock.
-
-        As a rule the end of a connection does it, but what a client said last may be read later.
-        """
-        connected = self.node._is_connected
-        self._absent = {
-            peer: self._absent.get(peer, now)
-            for peer, one in self._neighbours.all.items()
-            if not one.itself and not connected(peer)
-        }
-        for peer, since in list(self._absent.items()):
-            if now - since > _GHOST:
-                del self._absent[peer]
-                self._neighbours.forget(peer)
+    def _judge_again(self, peer: int) -> None:
+        """What it has announced, by rules that have changed. With the lock."""
+        one = self._neighbours.all.get(peer)
+        client = self._gate.get(peer)
+        if one is None or client is None:
+            return
+        one.sent, one.greeted = 0, False  # it may see more than before, or less
+        for number, name in one.table.topics.items():
+            if client.allows("publish", name) == (number in client.refused_topics):
+                self._topic_went(peer, number, name)
+                self._topic_came(peer, number, name)
+        for flow, subscribed in one.table.subscriptions.items():
+            if client.allows("subscribe", subscribed.pattern) == (flow in client.refused_flows):
+                self._went(peer, subscribed)
+                self._came(peer, one.table.incarnation, subscribed)
 
     # --- what they publish ------------------------------------------------------------------
 
     def _topic_came(self, peer: int, number: int, name: str) -> None:
-        topic = self._topics.get(name)
-        if topic is None:
-            try:
-                check_topic(name)
-            except ConfigError as error:
-                log.warning("client %d publishes something that is no topic: %s", peer, error)
-                return
-            topic = self._topics[name] = _Topic(name, self._number())
-            self._numbered[topic.number] = topic
-            self._index.add(name, topic.number)
+        known = len(self._neighbours.all[peer].table.topics)
+        why = self._gate.publishes(peer, number, name, known)
+        if why is not None:
+            self._entrance.refuse(peer, "publish", name, why)
+            return
+        try:
+            topic = self._topic(check_text(name))
+        except (ConfigError, OSError) as error:
+            log.warning("client %d cannot publish %r: %s", peer, name, error)
+            return
         if not topic.publishers:
             self._ledger.publish(topic.number, name)
         topic.publishers[peer] += 1
@@ -232,13 +324,26 @@ class Broker(Owner):
             route.life = life
         self._review(topic)
 
+    def _topic(self, name: str) -> Topic:
+        """With the lock. Raises what a log that cannot be opened raises."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = Topic(name, self._number())
+            self._numbered[topic.number] = topic
+            self._index.add(name, topic.number)
+            recording = self._recording
+            if recording is not None and (self._state == "new" or recording.wants(name)):
+                self._start_recording(topic)
+        return topic
+
     def _life(self, peer: int) -> int:
         one = self._neighbours.all.get(peer)
         return 0 if one is None else one.table.incarnation
 
     def _topic_went(self, peer: int, number: int, name: str) -> None:
         topic = self._topics.get(name)
-        if topic is None or not topic.publishers[peer]:
+        refused = self._gate.unpublishes(peer, number)
+        if refused or topic is None or not topic.publishers[peer]:
             return
         topic.publishers[peer] -= 1
         if not topic.publishers[peer]:
@@ -254,40 +359,154 @@ class Broker(Owner):
     # --- what they want ---------------------------------------------------------------------
 
     def _came(self, peer: int, incarnation: int, subscribed: Subscribed) -> None:
+        known = len(self._neighbours.all[peer].table.subscriptions)
+        why = self._gate.subscribes(peer, subscribed, known)
+        if why is not None:
+            self._entrance.refuse(peer, "subscribe", subscribed.pattern, why)
+            return
         interest = self._interests.add(peer, incarnation, subscribed)
         if interest is None:
             return
+        if interest.named:
+            self._member_came(interest)
+            return
+        self._system.came(subscribed.flow, interest)
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
+            if topic.recorded:
+                self._recording_of(topic).serve(topic.name, interest)
+                continue
             for route in topic.routes.values():
                 self._serve(route, interest)
             if not topic.subscribed:
                 self._review(topic)
 
     def _went(self, peer: int, subscribed: Subscribed) -> None:
+        self._gate.unsubscribes(peer, subscribed.flow)
         interest = self._interests.remove(peer, subscribed.flow)
         if interest is None:
             return
+        if interest.named:
+            if self._deliveries is not None:
+                recorded = self._recorded(interest.pattern)
+                self._deliveries.went(peer, subscribed.flow, recorded)
+            self._route_groups(interest.pattern)
+            return
+        self._system.went(peer, subscribed.flow)
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
+            if topic.recorded:
+                self._recording_of(topic).leave(topic.name, peer, subscribed.flow)
+                continue
             for route in topic.routes.values():
-                route.core.leave(peer, subscribed.flow)
+                if isinstance(route.core, PublisherCore):
+                    route.core.leave(peer, subscribed.flow)
             if topic.subscribed:
                 self._review(topic)
 
-    def _serve(self, route: _Route, interest: Interest) -> None:
-        if interest.peer == route.source:
+    def _serve(self, route: Route, interest: Interest) -> None:
+        if interest.peer == route.source or not route.allowed:
             return  # its own subscriptions got it already
+        if not isinstance(route.core, PublisherCore):
+            return  # the log serves it
         interest.serve(route.core)
         if route.retains and not route.core.settle():
             self._owing.add(route)
 
+    # --- what is recorded -------------------------------------------------------------------
+
+    def _recording_of(self, topic: Topic) -> Recording:
+        assert self._recording is not None
+        assert topic.recorded
+        return self._recording
+
+    def _start_recording(self, topic: Topic) -> None:
+        """From now on its subscriptions get what is in the log. With the lock."""
+        if topic.recorded or self._recording is None:
+            return
+        if self._state != "new":  # of very many in the store none is opened before it is needed
+            self._recording.info(topic.name)  # raises before anything has changed
+        topic.recorded = True
+        self._recording.add(topic.name, topic.number)
+        for route in list(topic.routes.values()):
+            self._stale.pop(route, None)
+            self._close_route(route)
+        for interest in self._interests.matching(topic.name):
+            if not interest.named:
+                self._recording.serve(topic.name, interest)
+        if self._deliveries is not None:
+            self._deliveries.topic_came(topic.name, topic.number)
+        if topic.subscribed and topic.handle is not None:
+            self._announce(topic, topic.handle)
+        self._review(topic)
+
+    # --- durable subscriptions and groups ---------------------------------------------------
+
+    def _recorded(self, pattern: Pattern) -> dict[str, int]:
+        """The recorded topics that match, and their numbers."""
+        topics = (self._numbered[number] for number in self._index.matching(pattern))
+        return {one.name: one.number for one in topics if one.recorded}
+
+    def _member_came(self, interest: Interest) -> None:
+        assert interest.wish is not None
+        assert self._deliveries is not None
+        client = self._gate.get(interest.peer)
+        if interest.wish.durable is not None:
+            why = self._deliveries.keeps_from(client, interest.wish.durable)
+            if why is not None:
+                self._gate.refused += 1
+                self._entrance.refuse(interest.peer, "subscribe", interest.pattern.text, why)
+                return
+            if self._recording is None:
+                log.warning("client %d wants a durable subscription: no store", interest.peer)
+                return
+        try:
+            if interest.wish.durable is not None:
+                self._start_recording(self._topic(dead_topic(interest.wish.durable)))
+            self._deliveries.came(interest, client, self._recorded(interest.pattern))
+        except (OSError, AntiphonError) as error:
+            log.error("client %d has no durable subscription: %s", interest.peer, error)
+        self._route_groups(interest.pattern)
+
+    def _route_groups(self, pattern: Pattern) -> None:
+        """Those who share a topic that is not recorded may be others now."""
+        for number in self._index.matching(pattern):
+            topic = self._numbered[number]
+            if topic.recorded:
+                continue
+            for route in topic.routes.values():
+                self._set_way(route)
+            self._review(topic)
+
+    def _set_way(self, route: Route) -> None:
+        """To those who want all of it, and to groups, which share it. With the lock."""
+        topic = route.topic
+        known = self._gate.get(route.source)
+        quota = None if known is None else known.quota
+        groups = [] if self._deliveries is None else self._deliveries.pushed(topic.name)
+        way: RouteCore = route.core
+        if groups and not topic.recorded and route.allowed:
+            shared = [
+                make_group_route(group, topic.number, topic.name, route.source) for group in groups
+            ]
+            way = fork_route([way, *shared], quota)
+            quota = None
+        route.core.limit(quota)
+        if topic.handle is not None:
+            topic.handle.route(route.source, route.publisher, way)
+
     # --- the way through --------------------------------------------------------------------
 
-    def _review(self, topic: _Topic) -> None:
+    def _review(self, topic: Topic) -> None:
         """Whether somebody publishes what somebody else wants. With the lock."""
-        wanting = {interest.peer for interest in self._interests.matching(topic.name)}
-        needed = any(wanting - {publisher} for publisher in topic.publishers)
+        if topic.recorded:
+            needed = bool(topic.publishers)
+        else:
+            interests = self._interests.matching(topic.name)
+            wanting = {one.peer for one in interests if not one.named}
+            needed = any(wanting - {publisher} for publisher in topic.publishers)
+            shared = any(one.wish is not None and one.wish.group for one in interests)
+            needed = needed or (shared and bool(topic.publishers))
         if needed == topic.subscribed:
             return
         topic.subscribed = needed
@@ -301,32 +520,86 @@ class Broker(Owner):
             topic.handle = self.node._relay(
                 functools.partial(self._route, topic),
                 _log_failure,
+                self._end,
                 self.config.capacity,
                 self.config.max_block,
             )
-        self._ledger.subscribe(Subscribed(topic.handle.flow, topic.name, topic.handle.least_charge))
+        self._announce(topic, topic.handle)
 
-    def _route(self, topic: _Topic, source: int, number: int, name: str, retains: bool) -> None:
+    def _announce(self, topic: Topic, handle: Handle) -> None:
+        self._ledger.subscribe(
+            Subscribed(handle.flow, topic.name, handle.least_charge, recorded=topic.recorded)
+        )
+
+    def _allows(self, route: Route) -> bool:
+        """Whether what comes this way may: to record needs a right of its own."""
+        may = self._gate.may(route.source, "publish", route.topic.name)
+        return may and (not route.records or self._gate.may(route.source, "record", route.topic.name))
+
+    def _route(
+        self, topic: Topic, source: int, number: int, name: str, retains: bool, producer: int
+    ) -> None:
         """The first event of a publisher is here. On a scheduler thread."""
         with self._lock:
             if name != topic.name or topic.handle is None:
                 return  # it says another name than the one that it was asked for, or comes too late
+            if not self._entrance.may_route(source):
+                return  # it has begun far too many
+            allowed = self._gate.may(source, "publish", name)
+            if allowed and producer:
+                # It asked before, perhaps the broker that was here before this one.
+                why = self._gate.records(source, name)
+                allowed = why is None
+                if why is None:
+                    self._start_recording(topic)
+                else:
+                    self._entrance.refuse(source, "record", name, why)
             own = self._number()
-            core = self.node._publisher(
-                own, name, "drop_newest", retains, 0, encode_properties, source
-            )
-            route = _Route(core, topic, source, number, own, retains, self._life(source))
+            core: PublisherCore | RecorderCore
+            if topic.recorded and allowed:
+                retains = False
+                core = self._recording_of(topic).route(name, source, number, producer)
+            else:
+                core = self.node._publisher(
+                    own, name, "drop_newest", retains, 0, encode_properties, source
+                )
+            route = Route(core, topic, source, number, own, retains, self._life(source))
+            route.allowed, route.records = allowed, bool(producer)
             topic.routes[source, number] = route
-            topic.handle.route(source, number, core)
-            for interest in self._interests.matching(name):
-                self._serve(route, interest)
-            client = self._neighbours.all.get(source)
-            if client is None or client.table.topics.get(number) != name:
+            self._set_way(route)
+            if not topic.recorded:
+                for interest in self._interests.matching(name):
+                    if not interest.named:
+                        self._serve(route, interest)
+            known = self._neighbours.all.get(source)
+            if known is None or known.table.topics.get(number) != name:
                 self._stale[route] = time.monotonic(), 0  # it is announced soon, or has gone
 
-    def _close_route(self, route: _Route) -> None:
+    def _end(self, peer: int, flow: int) -> None:
+        """A subscription that has had no room for too long. On a scheduler thread."""
+        with self._lock:
+            one = self._neighbours.all.get(peer)
+            subscribed = None if one is None else one.table.subscriptions.get(flow)
+            if subscribed is None or not self._interests.has(peer, flow):
+                return
+            self._went(peer, subscribed)
+            self._ended += 1
+            reason = f"it held up its topic for {self.config.max_block:g} s"
+            log.warning(
+                "subscription %r of client %d is ended: %s",
+                subscribed.pattern,
+                peer,
+                reason,
+                extra={"client": peer, "topic": subscribed.pattern},
+            )
+            self._entrance.letters.append((peer, encode(Ended(flow, reason))))
+            self._changed.notify_all()
+
+    def _close_route(self, route: Route) -> None:
         """With the lock."""
         topic, key = route.topic, (route.source, route.publisher)
+        self._entrance.routes[route.source] -= 1
+        self._stale.pop(route, None)
         if topic.routes.get(key) is route:
             del topic.routes[key]
             if topic.handle is not None:
@@ -334,11 +607,14 @@ class Broker(Owner):
         self._owing.discard(route)
         route.core.close()
         counts = route.core.statistics()
-        for name in _COUNTS:
-            self._past[name] += counts[name]
+        if not route.allowed:
+            self._past["denied"] += counts["published"]
+        else:
+            for name in COUNTS:
+                self._past[name] += counts[name]
         self._free_numbers.append((time.monotonic(), route.number))
 
-    def _routes(self) -> list[_Route]:
+    def _routes(self) -> list[Route]:
         return [route for topic in self._topics.values() for route in topic.routes.values()]
 
     def _number(self) -> int:
@@ -352,31 +628,43 @@ class Broker(Owner):
     def _turn(self) -> None:
         with self._lock:
             if self._state == "running" and self._ledger.version == self._told:
-                self._changed.wait(_SOON if self._owing else HOUSEKEEPING)
+                soon = self._owing or self._entrance.letters
+                self._changed.wait(_SOON if soon else HOUSEKEEPING)
         time.sleep(_GATHER)  # changes come in swarms
         now = time.monotonic()
         unneeded: list[Handle] = []
+        moved: list[Any] = []
         with self._lock:
             if self._state != "running":
                 return
             self._settle()
-            letters = self._neighbours.letters() + self._questions(now)
+            letters = self._entrance.look(now) + self._neighbours.letters()
             self._told = self._ledger.version
             if now >= self._tidy_due:
                 self._tidy_due = now + _TIDY_EVERY
-                self._ghosts(now)
+                self._entrance.ghosts(now)
+                self._entrance.warn()
+                self._system.look(now)
                 unneeded = self._tidy(now)
+                if self._deliveries is not None:
+                    self._deliveries.tend(now)
+                    moved = self._deliveries.moved()
         self._neighbours.tell(letters)
+        if self._deliveries is not None and moved:
+            self._deliveries.write(moved)
         for handle in unneeded:  # without the lock: its last slice may ask for a route
             handle.close()
 
     def _settle(self) -> None:
-        self._owing = {route for route in self._owing if not route.core.settle()}
+        self._owing = {route for route in self._owing if not route.settled()}
         for route in self._owing:
             key = -(1 << 32) - route.number
-            if route.core.owes_large and not self.node._later.busy(key):
+            core = route.core
+            if not isinstance(core, PublisherCore) or self.node._later.busy(key):
+                continue
+            if core.owes_large:
                 with contextlib.suppress(AntiphonError):
-                    self.node._later.add(key, route.core.settle_waiting)
+                    self.node._later.add(key, core.settle_waiting)
 
     def _tidy(self, now: float) -> list[Handle]:
         """Ends what nobody has needed for a while. With the lock; the rest is for outside it."""
@@ -399,11 +687,18 @@ class Broker(Owner):
             if topic.handle is not None:
                 handles.append(topic.handle)
                 topic.handle = None
-            if not topic.publishers:
+            if not topic.publishers and not topic.recorded:
                 del self._topics[topic.name], self._numbered[topic.number]
                 self._index.remove(topic.name, topic.number)
                 self._free_numbers.append((now, topic.number))
         return handles
+
+    # --- what it says of itself -------------------------------------------------------------
+
+    def _own_publisher(self, name: str) -> PublisherCore:
+        return self.node._publisher(
+            self._number(), name, "drop_newest", False, 0, encode_properties
+        )
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -411,51 +706,14 @@ class Broker(Owner):
         """Counts of this moment."""
         self.node._check_process()
         with self._lock:
-            routes = self._routes()
-            counts = [self._past, *(route.core.statistics() for route in routes)]
-            return BrokerStatistics(
-                clients=self._neighbours.others,
-                topics=sum(bool(topic.publishers) for topic in self._topics.values()),
-                subscriptions=len(self._interests),
-                routes=len(routes),
-                relayed=sum(one["published"] for one in counts),
-                dropped=sum(one["dropped"] for one in counts),
-                lost=sum(one["lost"] for one in counts),
-            )
+            return self._figures.statistics()
 
 
-class _Topic:
-    """Something that clients publish, or did a moment ago."""
-
-    def __init__(self, name: str, number: int) -> None:
-        self.name = name
-        self.number = number
-        self.publishers: Counter[int] = Counter()
-        self.subscribed = False
-        self.handle: Handle | None = None
-        self.routes: dict[tuple[int, int], _Route] = {}
-
-
-class _Route:
-    """From one publisher to all who want what it publishes."""
-
-    def __init__(
-        self,
-        core: PublisherCore,
-        topic: _Topic,
-        source: int,
-        publisher: int,
-        number: int,
-        retains: bool,
-        life: int,
-    ) -> None:
-        self.core = core
-        self.topic = topic
-        self.source = source
-        self.publisher = publisher
-        self.number = number
-        self.retains = retains
-        self.life = life
+def _node_config(given: NodeConfig | None, config: BrokerConfig) -> NodeConfig:
+    """With the limit of the broker's own, if there is one."""
+    own = NodeConfig.load() if given is None else given
+    most = config.limits.max_message_bytes
+    return own if most is None else replace(own, max_message_bytes=most)
 
 
 def _has_events(handle: Handle) -> bool:

@@ -16,7 +16,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from antiphon.cli.bench_group import group
+from antiphon.lab.bench.broker_plan import BROKER_RATE, BROKER_REACH, broker_plan
 from antiphon.lab.bench.calls import measure_calls
+from antiphon.lab.bench.client_probe import probe_clients
 from antiphon.lab.bench.machine import describe_machine, versions
 from antiphon.lab.bench.plan import (
     LARGEST,
@@ -31,10 +33,12 @@ from antiphon.lab.bench.point import Measurement, Options, measure
 from antiphon.lab.bench.prediction import probe_prediction
 from antiphon.lab.bench.probes import probe_connections, probe_idle, probe_stalled
 from antiphon.lab.bench.report import (
+    BROKERS_NOTE,
     MESSAGES_NOTE,
     REQUESTS_NOTE,
     TOPICS_NOTE,
     Probe,
+    brokers_table,
     document,
     print_header,
     print_report,
@@ -54,6 +58,7 @@ from antiphon.lab.bench.topic_probes import (
 )
 from antiphon.lab.bench.topics import MeasureTopics
 from antiphon.lab.peers import PEERS, Peer
+from antiphon.lab.peers.brokers import BROKER_PEERS
 from antiphon.lab.peers.requests import REQUEST_PEERS
 from antiphon.lab.peers.topics import TOPIC_PEERS
 from antiphon.lab.peers.topics.base import STAMP
@@ -76,6 +81,9 @@ FULL_REQUEST_SECONDS = 1.0
 QUICK_TOPIC_SECONDS, QUICK_TOPIC_REPEATS = 0.5, 2
 FULL_TOPIC_SECONDS, FULL_TOPIC_REPEATS = 4.0, 3
 TOPIC_PROBE_SECONDS = 2.0
+QUICK_BROKER_SECONDS, QUICK_BROKER_REPEATS = 1.0, 3
+FULL_BROKER_SECONDS, FULL_BROKER_REPEATS = 4.0, 5
+BROKER_WORKER = "antiphon.lab.bench.broker_worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +146,17 @@ TOPIC = Benchmark(
     TOPICS_NOTE,
     190,
     _probe_topics,
+)
+
+BROKER = Benchmark(
+    "broker",
+    BROKER_PEERS,
+    MeasureTopics(BROKER_PEERS, BROKER_WORKER, BROKER_RATE),
+    partial(evaluate, targets=BROKER_REACH),
+    brokers_table,
+    BROKERS_NOTE,
+    170,
+    lambda: {"clients": probe_clients()},
 )
 
 Repeats = Annotated[int, typer.Option(help="Runs of every point.", min=1, max=100)]
@@ -273,6 +292,49 @@ def topic(
     # What a system can do at most is remembered from point to point, and not from run to run.
     benchmark = replace(TOPIC, measure=MeasureTopics())
     _carry_out(benchmark, groups, runs, options, as_json, probing=size is None and not quick)
+
+
+@app.command()
+def broker(
+    size: Annotated[
+        int | None,
+        typer.Option(help="Bytes per message: only this size.", min=STAMP.size, max=LARGEST),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Time measured per point (4, quick 1).", min=0.1, max=600.0),
+    ] = None,
+    peers: Annotated[
+        str,
+        typer.Option(
+            help=f"Beside ours, comma-separated: {', '.join(BROKER_PEERS)}. Default: all."
+        ),
+    ] = "",
+    repeats: Annotated[
+        int | None, typer.Option(help="Runs of every point (5, quick 3).", min=1, max=100)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Shorter, and without idle clients: about a minute.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publisher, broker and subscriber in three processes: rates, delays, and idle clients.
+
+    128 bytes: as many as go, and the delay of single messages at 2,000 per second, beside other
+    brokers with Python clients; then what 4,000 clients cost that do nothing. All of it takes about
+    6 minutes.
+
+    Example: antiphon bench broker --peers nats,nats-raw --quick
+    """
+    try:
+        systems = parse_peers(peers, BROKER_PEERS, BROKER_PEERS)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    groups = broker_plan(systems, size=size)
+    window = seconds or (QUICK_BROKER_SECONDS if quick else FULL_BROKER_SECONDS)
+    runs = repeats or (QUICK_BROKER_REPEATS if quick else FULL_BROKER_REPEATS)
+    options = Options(seconds=window, warmup=min(0.5, window), min_bytes=0, stretch=1.0)
+    _carry_out(BROKER, groups, runs, options, as_json, probing=size is None and not quick)
 
 
 def _carry_out(

@@ -1,4 +1,4 @@
-"""``antiphon broker``: a broker, until it is told to end; and a look into its store."""
+"""``antiphon broker``: a broker, until it is told to end; its health, its tokens, its store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import datetime
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,16 +18,25 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from antiphon.broker import Broker
+from antiphon.broker import Broker, BrokerConfig
+from antiphon.broker.health import check_health
 from antiphon.broker.store import LogRecord, Store, StoreReport, TopicReport, check_store
-from antiphon.cli.secret import SecretFile, read_secret
-from antiphon.errors import ConfigError
+from antiphon.broker.tokens import check_name, hash_token, new_token
+from antiphon.cli.durable import add_commands
+from antiphon.cli.logs import FORMATS, set_up_logs
+from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
+from antiphon.errors import AntiphonError, ConfigError
 
 __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+add_commands(app)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.")]
+log = logging.getLogger("antiphon.broker")
+
+_LOOK = 0.2
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -33,28 +44,135 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def broker(
     context: typer.Context,
     listen: Annotated[
-        str, typer.Option(help="Where buses find it: tcp://host:port or unix:///path.")
-    ] = "tcp://127.0.0.1:7000",
+        str | None,
+        typer.Option(
+            help="Where buses find it: tcp://host:port or unix:///path. "
+            "Default: as the settings say, or tcp://127.0.0.1:7000."
+        ),
+    ] = None,
     secret_file: SecretFile = None,
+    store: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Where recorded topics are kept.")
+    ] = None,
+    fsync: Annotated[
+        str | None, typer.Option(help="none, interval or always: when events are acknowledged.")
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Settings, instead of ./antiphon.toml."),
     ] = None,
+    log_format: Annotated[str, typer.Option(help="text, or json: an object per line.")] = "text",
 ) -> None:
-    """Pass events on between buses, until Ctrl-C or SIGTERM.
+    """Pass events on between buses, until Ctrl-C or SIGTERM; SIGHUP reads the settings again.
 
-    Example: antiphon broker --listen tcp://127.0.0.1:7000
+    Example: antiphon broker --listen tcp://127.0.0.1:7000 --store /var/lib/antiphon
     """
     if context.invoked_subcommand is not None:
         return
     if config is not None:
         os.environ["ANTIPHON_CONFIG"] = str(config)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    with Broker(listen, secret=read_secret(secret_file)) as running:
-        typer.echo(f"broker at {running.address}, node {running.node.id}; Ctrl-C ends it", err=True)
-        running.wait()
+    if log_format not in FORMATS:
+        raise typer.BadParameter(f"{log_format!r} is none of {', '.join(FORMATS)}")
+    given = {"store": None if store is None else str(store), "fsync": fsync}
+    settings = BrokerConfig.load(**{name: one for name, one in given.items() if one is not None})
+    set_up_logs(log_format, settings.log_level)
+    secret = read_secret(secret_file)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):  # before it says that it is there
+        signal.signal(number, lambda number, frame: ended.set())
+    with Broker(listen, secret=secret, store=store, fsync=fsync, config=settings) as running:
+        signal.signal(signal.SIGHUP, lambda number, frame: _reload_soon(running))
+        said = f"broker at {running.address}, node {running.node.id}"
+        _say(log_format, f"{said}; Ctrl-C ends it", address=running.address)
+        while not ended.wait(_LOOK):  # in pieces: a signal may go to another thread
+            if running.closed:
+                break
         counts = running.statistics()
-    typer.echo(f"{counts.relayed} events relayed, {counts.dropped} dropped", err=True)
+    recorded = "" if running.config.store is None else f", {counts.recorded} recorded"
+    _say(log_format, f"{counts.relayed} events relayed, {counts.dropped} dropped{recorded}")
+
+
+def _say(log_format: str, text: str, **facts: str) -> None:
+    """To people; where programs read, as they expect it."""
+    if log_format == "json":
+        log.info(text, extra=facts)
+    else:
+        typer.echo(text, err=True)
+
+
+def _reload_soon(running: Broker) -> None:
+    """Not in the signal handler itself: the thread that it interrupts may hold any lock."""
+    threading.Thread(target=_reload, args=(running,), name="ap-reload", daemon=True).start()
+
+
+def _reload(running: Broker) -> None:
+    try:
+        changed, kept = running.reload()
+    except AntiphonError as error:
+        log.error("the settings cannot be read again, and stay as they were: %s", error)
+        return
+    logging.getLogger().setLevel(running.config.log_level.upper())
+    log.info(
+        "the settings were read again; changed: %s",
+        ", ".join(changed) or "nothing",
+        extra={"changed": changed},
+    )
+    if kept:
+        log.warning(
+            "restart the broker for what cannot change while it runs: %s",
+            ", ".join(kept),
+            extra={"needs_restart": kept},
+        )
+
+
+@app.command()
+def health(
+    address: Annotated[str, typer.Argument(help="Of the broker: tcp://host:port or unix:///path.")],
+    secret_file: SecretFile = None,
+    token_file: TokenFile = None,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait for an answer.")] = 3.0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a broker whether it is well; exit code 0 if it answers, 1 if not.
+
+    Example: antiphon broker health tcp://127.0.0.1:7000
+    """
+    found = check_health(
+        address, secret=read_secret(secret_file), token=read_token(token_file), timeout=timeout
+    )
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins(found)))
+    else:
+        typer.echo(f"{address}: {found}")
+    if not found.healthy:
+        raise typer.Exit(1)
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="Of the client that is to have it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a token: for the client, and the lines for the broker's settings.
+
+    Example: antiphon broker token billing
+    """
+    check_name(name)
+    made = new_token()
+    if as_json:
+        typer.echo(json.dumps({"name": name, "token": made, "hash": hash_token(made)}))
+        return
+    typer.echo(made)
+    typer.echo(
+        f"\nThe line above is for {name} alone, and is not shown again. "
+        "For the broker's settings, with the topics that it may use:\n",
+        err=True,
+    )
+    key = name if "." not in name else json.dumps(name)
+    typer.echo(
+        f'[broker.tokens.{key}]\nhash = "{hash_token(made)}"\npublish = []\nsubscribe = []',
+        err=True,
+    )
 
 
 @app.command()

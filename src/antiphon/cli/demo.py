@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 
 from antiphon._version import __version__
-from antiphon.cli.acts import messages, report, shares
+from antiphon.cli.acts import messages, orders, report, shares
 from antiphon.cli.acts.stage import Act, ActFailed, Stage
 from antiphon.errors import AntiphonError
 
 __all__ = ["ACTS", "demo"]
 
-ACTS: tuple[Act, ...] = (messages.ACT, shares.ACT, report.ACT)
+ACTS: tuple[Act, ...] = (messages.ACT, shares.ACT, orders.ACT, report.ACT)
 
 
 def demo(

@@ -96,8 +96,11 @@ def _settings() -> tuple[NodeConfig, list[dict[str, Any]], str | None]:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
+        shown = [field.name for field in dataclasses.fields(value) if field.init]
+        return {name: _plain(getattr(value, name)) for name in shown}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
 
 
 def _python() -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli.secret import SecretFile, read_secret
+from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
+from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
 
@@ -28,6 +29,8 @@ def pub(
         str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
     ] = "local://default",
     secret_file: SecretFile = None,
+    token_file: TokenFile = None,
+    kind: KindOption = Kind.NAME,
     count: Annotated[int, typer.Option(min=1, help="How often to publish DATA.")] = 1,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Events per second; without it, as they come.")
@@ -36,6 +39,9 @@ def pub(
         list[str] | None, typer.Option("--property", help="name=value, for where= filters.")
     ] = None,
     ttl: Annotated[float | None, typer.Option(help="Seconds after which it is worthless.")] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="The broker records it; ends when all is recorded.")
+    ] = False,
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the first subscriber.")
     ] = _PATIENCE,
@@ -43,14 +49,16 @@ def pub(
     """Publish on a topic, and say how many events went to how many subscriptions.
 
     Example: antiphon pub plant/7/temp 31.5 --property site=A
+    Example: antiphon pub room=blue "the light is on" --kind tag
     """
     properties = dict(_property(text) for text in prop or ())
-    with Bus(bus, secret=read_secret(secret_file)) as channel:
-        publisher = channel.publisher(topic)
-        if wait and not publisher.wait_for_subscribers(1, wait):
+    with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
+        publisher = channel.publisher(read_topic(topic, kind), record=record)
+        if wait and not record and not publisher.wait_for_subscribers(1, wait):
+            like = "" if kind is Kind.NAME else f" --kind {kind}"
             raise AntiphonError(
                 f"nobody has subscribed to {topic!r} on {bus} within {wait:g} s; start 'antiphon "
-                f"sub {topic} --bus {bus}', or wait longer (--wait)"
+                f"sub {topic} --bus {bus}{like}', or wait longer (--wait)"
             )
         published = subscribers = 0
         due = time.monotonic()
@@ -61,6 +69,10 @@ def pub(
             subscribers = max(subscribers, publisher.subscribers)  # some leave early
             publisher.publish(event, properties or None, ttl)
             published += 1
+        if record:
+            publisher.flush(30.0)
+            typer.echo(f"{published} events recorded", err=True)
+            return
         with contextlib.suppress(PeerUnreachable):  # it had enough, and left
             channel.node.flush(30.0)
     typer.echo(f"{published} events to {subscribers} subscriptions", err=True)

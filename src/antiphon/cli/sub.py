@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 import time
@@ -9,9 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli.secret import SecretFile, read_secret
-from antiphon.errors import ReceiveTimeout
-from antiphon.topics import Bus
+from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
+from antiphon.cli.topic import Kind, KindOption, read_topic
+from antiphon.errors import ConfigError, ReceiveTimeout
+from antiphon.topics import AllOf, Bus, Regex, XPath
+from antiphon.topics.wishes import Start
 
 __all__ = ["sub"]
 
@@ -22,8 +25,33 @@ def sub(
         str, typer.Option(help="The channel: local://name, mcast://group:port, a broker's tcp://.")
     ] = "local://default",
     secret_file: SecretFile = None,
+    token_file: TokenFile = None,
+    kind: KindOption = Kind.NAME,
     where: Annotated[
         str | None, typer.Option(help="A filter on properties: site = 'A' AND temp > 30")
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option("--where-regex", help="A filter on the data, by RE2: timeout|refused"),
+    ] = None,
+    xpath: Annotated[
+        str | None,
+        typer.Option("--where-xpath", help="A filter on data that is XML: /order[total > 100]"),
+    ] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="prefix=name, for --where-xpath.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="What a broker has recorded first: earliest, latest, a sequence, a time."
+        ),
+    ] = None,
+    durable: Annotated[
+        str | None, typer.Option(help="A name whose position the broker keeps.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Each event goes to one of those with this name.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so long.")] = None,
@@ -35,10 +63,20 @@ def sub(
     """Print what is published, until Ctrl-C.
 
     Example: antiphon sub 'plant/*/temp' --where "temp > 30" --json
+    Example: antiphon sub 'log/*' --where-regex 'timeout|refused'
     """
+    wanted = _where(where, regex, xpath, namespace or [])
     until = None if seconds is None else time.monotonic() + seconds
-    with Bus(bus, secret=read_secret(secret_file)) as channel:
-        subscription = channel.subscribe(pattern, where=where)
+    with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
+        named = durable is not None or group is not None
+        subscription = channel.subscribe(
+            read_topic(pattern, kind),
+            where=wanted,
+            start=_start(start),
+            durable=durable,
+            group=group,
+            ack="manual" if named else "auto",
+        )
         seen = size = said = 0
         due = time.monotonic() + 1
         while count is None or seen < count:
@@ -57,6 +95,38 @@ def sub(
             size += len(event.data)
             if not rate:
                 _say(event, as_json)
+            if named:  # it is printed
+                event.ack()
+
+
+def _start(text: str | None) -> Start:
+    if text is None or text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--start {text!r}: earliest, latest, a sequence, or a time such as "
+            "2026-01-31T12:00:00+01:00",
+            setting="start",
+            value=text,
+        ) from None
+    return moment if moment.tzinfo is not None else moment.astimezone()
+
+
+def _where(
+    where: str | None, regex: str | None, xpath: str | None, namespaces: list[str]
+) -> AllOf | None:
+    """All that was given has to hold."""
+    parts: list[Any] = [] if where is None else [where]
+    if regex is not None:
+        parts.append(Regex(regex))
+    if xpath is not None:
+        pairs = [text.partition("=") for text in namespaces]
+        parts.append(XPath(xpath, {prefix: name for prefix, _, name in pairs}))
+    return AllOf(*parts) if parts else None
 
 
 def _say_rate(events: int, size: int, seconds: float, as_json: bool) -> None:
@@ -71,7 +141,7 @@ def _say(event: Any, as_json: bool) -> None:
     text = event.data.decode(errors="backslashreplace")
     if as_json:
         facts = {
-            "topic": event.topic,
+            "topic": event.topic if isinstance(event.topic, int) else str(event.topic),
             "data": text,
             "properties": event.properties,
             "time_ns": event.time_ns,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from antiphon.lab.plan import PlanError
 from antiphon.lab.plan_values import Reader, Wrong, hint
-from antiphon.lab.toml_lines import Keys, line_of
+from antiphon.toml_lines import Keys, line_of
 
 __all__ = ["Document", "Faults", "Table"]
 

@@ -18,7 +18,7 @@ from antiphon.lab import plan_values as values
 from antiphon.lab.plan import Plan, PlanError, Series
 from antiphon.lab.plan_faults import Document, Faults, Table
 from antiphon.lab.plan_tables import plan_of
-from antiphon.lab.toml_lines import Keys, lines_of
+from antiphon.toml_lines import Keys, lines_of
 
 __all__ = ["read_plan"]
 

@@ -12,6 +12,9 @@ from antiphon._core import Event, EventBatch
 from antiphon.topics.bus import Bus
 from antiphon.topics.config import BusConfig
 from antiphon.topics.conformance import Conformance
+from antiphon.topics.content import AllOf, Regex, XPath
+from antiphon.topics.judge import ContentStatistics
+from antiphon.topics.kinds import Tag
 from antiphon.topics.model import DelayModel, Plan
 from antiphon.topics.publisher import Publisher
 from antiphon.topics.statistics import BusStatistics, TopicInfo
@@ -19,16 +22,21 @@ from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer
 
 __all__ = [
+    "AllOf",
     "Bus",
     "BusConfig",
     "BusStatistics",
     "Conformance",
+    "ContentStatistics",
     "DelayModel",
     "Event",
     "EventBatch",
     "Plan",
     "Publisher",
+    "Regex",
     "Subscription",
+    "Tag",
     "Timer",
     "TopicInfo",
+    "XPath",
 ]

@@ -11,11 +11,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-__all__ = ["Changes", "Ledger", "Subscribed", "Table", "Update", "Want", "decode", "encode"]
+from antiphon.topics.content import MAX_CONDITIONS, Condition
+from antiphon.topics.rights import Word
+
+__all__ = [
+    "Changes",
+    "Ledger",
+    "Subscribed",
+    "Table",
+    "Update",
+    "Want",
+    "Wish",
+    "decode",
+    "encode",
+]
 
 _HISTORY = 1024
 """Changes that are remembered one by one; a bus that is further behind gets everything."""
@@ -30,6 +43,24 @@ _Incarnation = Annotated[int, msgspec.Meta(ge=0)]
 _U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Version = Annotated[int, msgspec.Meta(ge=-1)]
 _Name = Annotated[str, msgspec.Meta(max_length=1024)]
+_U64 = Annotated[int, msgspec.Meta(ge=0)]
+_Start = Literal["earliest", "latest"] | _U64
+
+
+class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a subscription wants of a broker beyond events as they come."""
+
+    start: _Start | None = None
+    """``earliest``, ``latest`` or a sequence; None: as they come, or ``time_ns``."""
+    time_ns: int | None = None
+    speed: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    """Of the original spacing; 0: as fast as it goes."""
+    durable: _Name | None = None
+    group: _Name | None = None
+    capacity: _U32 = 0
+    """Events that may be out without an acknowledgement."""
+    after: dict[_Name, _U64] = {}
+    """By topic, the last sequence that was here before the connection was lost."""
 
 
 # Nothing in it can refer back to it, and there may be very many: the collector passes them by.
@@ -40,6 +71,12 @@ class Subscribed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     pattern: _Name
     least_charge: _U32
     where: Annotated[str, msgspec.Meta(max_length=65536)] | None = None
+    content: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=MAX_CONDITIONS)] = ()
+    disconnect: bool = False
+    """For a broker: to end it when it has had no room for too long, and not to drop its events."""
+    wish: Wish | None = None
+    recorded: bool = False
+    """Of a broker's: it records this topic, and sends it to everybody itself."""
 
 
 class Update(msgspec.Struct, array_like=True, tag="update"):
@@ -52,6 +89,8 @@ class Update(msgspec.Struct, array_like=True, tag="update"):
     gone_topics: list[_U32]
     subscriptions: list[Subscribed]
     gone_subscriptions: list[_U32]
+    token: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+    """For a broker, with everything there is: who says so."""
 
 
 class Want(msgspec.Struct, array_like=True, tag="want"):
@@ -62,15 +101,17 @@ class Want(msgspec.Struct, array_like=True, tag="want"):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Update | Want] = msgspec.msgpack.Decoder(Update | Want)
+_decoder: msgspec.msgpack.Decoder[Update | Want | Word] = msgspec.msgpack.Decoder(
+    Update | Want | Word
+)
 
 
-def encode(message: Update | Want) -> bytes:
+def encode(message: Update | Want | Word) -> bytes:
     """For the wire."""
     return _encoder.encode(message)
 
 
-def decode(data: bytes) -> Update | Want:
+def decode(data: bytes) -> Update | Want | Word:
     """From the wire. Raises msgspec.DecodeError or msgspec.ValidationError."""
     return _decoder.decode(data)
 
@@ -90,6 +131,8 @@ class Ledger:
         self.version = 0
         self.topics: dict[int, str] = {}
         self.subscriptions: dict[int, Subscribed] = {}
+        self.token: str | None = None
+        """Shown to a broker."""
         self._history: deque[_Change] = deque(maxlen=_HISTORY)
 
     def publish(self, topic: int, name: str) -> None:
@@ -134,6 +177,7 @@ class Ledger:
             [],
             list(self.subscriptions.values()),
             [],
+            self.token,
         )
 
     def _changes(self, version: int) -> Update:

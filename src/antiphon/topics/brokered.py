@@ -12,6 +12,9 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
+
+import msgspec
 
 from antiphon.errors import (
     AntiphonError,
@@ -20,10 +23,13 @@ from antiphon.errors import (
     ConfigError,
     DuplicateNode,
     PeerUnreachable,
+    PermissionDenied,
     ProtocolError,
 )
 from antiphon.node import Node
+from antiphon.topics.announcements import decode, encode
 from antiphon.topics.finder import Finder, Member, OnChange
+from antiphon.topics.rights import Ask, Refused, Stopped, Welcome, denied
 
 __all__ = ["BrokerFinder"]
 
@@ -34,6 +40,7 @@ _CONNECTS = 2.0  # seconds until it is connected, when it has answered
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LOOK_EVERY = 0.25
 _CLOSE_PATIENCE = 5.0
+_KIND = 33
 _SOMETHING = 1  # as a version: a broker always has something to tell
 
 
@@ -42,8 +49,12 @@ class BrokerFinder(Finder):
 
     asks = True
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, token: str | None = None) -> None:
+        self.address = self._address = address
+        self.token = token
+        """Shown to the broker."""
+        self.on_welcome: Callable[[Welcome], None] | None = None
+        """Told what may be done there, without a lock."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._state = "new"
@@ -77,14 +88,21 @@ class BrokerFinder(Finder):
         self._thread.start()
 
     def prepare(self) -> None:
-        """Asks once, before `start`: a wrong secret, an id that is taken or our own address raise.
+        """Asks once, before `start`: a wrong secret or token, an id that is taken or our own
+        address raise.
 
         That nobody listens is none: brokers may come later than their clients. Waits for three
         seconds at most. Only now may the node draw another id, if somebody has its own.
         """
         try:
             self._found = self._ask()
-        except (AuthenticationFailed, ConfigError, DuplicateNode, ProtocolError):
+        except (
+            AuthenticationFailed,
+            ConfigError,
+            DuplicateNode,
+            PermissionDenied,
+            ProtocolError,
+        ):
             self.close()
             raise
         except AntiphonError as error:
@@ -151,7 +169,34 @@ class BrokerFinder(Finder):
                 value=self._address,
             )
         self._node._set_broker(node)
+        self._introduce(node)
         return Member(node, incarnation, self._address, _SOMETHING)
+
+    def _introduce(self, broker: int) -> None:
+        """Asks what we may do there, so that what is refused raises where it is called."""
+        assert self._node is not None
+        self._node.add_peer(broker, self._address)
+        _, answer = self._node._request(broker, encode(Ask(self.token)), _KIND, _PATIENCE)
+        try:
+            word = decode(answer)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            word = None
+        if isinstance(word, Refused):
+            raise denied(word, self._address)
+        if isinstance(word, Stopped):
+            raise PeerUnreachable(
+                f"the broker at {self._address} is stopping; try again later",
+                peer=broker,
+                address=self._address,
+                reason="it is stopping",
+            )
+        if not isinstance(word, Welcome):
+            raise ProtocolError(
+                f"node {broker} at {self._address} is no broker; give the address of one",
+                peer=broker,
+            )
+        if self.on_welcome is not None:
+            self.on_welcome(word)
 
     def _while_there(self, member: Member) -> None:
         """Returns when the connection has ended, or none comes about."""

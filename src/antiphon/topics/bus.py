@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from antiphon._core import Handle, InboxCore, set_event_hooks
+from antiphon._core import Handle, InboxCore, OutboxCore, PublisherCore, set_event_hooks
 from antiphon.errors import (
     AntiphonError,
     Closed,
@@ -32,19 +32,26 @@ from antiphon.node.coroutines import is_coroutine, no_loop
 from antiphon.node.life import Owner, begin, end
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import check_share
-from antiphon.topics.announcements import Subscribed
+from antiphon.topics.announcements import Subscribed, Update
+from antiphon.topics.asking import Claim, Forget
+from antiphon.topics.brokered import BrokerFinder
 from antiphon.topics.channels import open_channel
+from antiphon.topics.client import Client
 from antiphon.topics.config import BusConfig
 from antiphon.topics.conformance import Conduct, Conformance
+from antiphon.topics.content import Filter, read_where
 from antiphon.topics.finder import Member
+from antiphon.topics.kinds import Topic, pattern_of, text_of, topic_of
 from antiphon.topics.model import WINDOW, DelayModel, Meters, Threads, predict
-from antiphon.topics.names import Pattern, TopicIndex, check_topic
+from antiphon.topics.names import Pattern, TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import Publisher, encode_properties
+from antiphon.topics.recorded import Recorded
+from antiphon.topics.rights import Word
 from antiphon.topics.statistics import BusStatistics, TopicInfo
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer, make_timer
-from antiphon.topics.where import Where
+from antiphon.topics.wishes import Start, check_name, make_wish
 from antiphon.wire.message import Message, decoder_for
 
 __all__ = ["Bus"]
@@ -67,9 +74,10 @@ class Bus(Owner):
     """Publish and subscribe by topic, on a channel that all parties name alike.
 
     ``local://name`` is this machine (and this user), with nothing to configure;
-    ``mcast://239.77.0.1:7777`` a multicast group, peer-to-peer. The bus owns a node, or shares
-    ``node``. ``secret`` and ``tls`` are the node's; see `Node`. ``with bus:`` starts it and closes
-    it. All methods are thread-safe; handlers run on the node's scheduler threads.
+    ``mcast://239.77.0.1:7777`` a multicast group, peer-to-peer; ``tcp://host:7000`` a broker, to
+    which ``token`` says who this is. The bus owns a node, or shares ``node``. ``secret`` and
+    ``tls`` are the node's; see `Node`. ``with bus:`` starts it and closes it. All methods are
+    thread-safe; handlers run on the node's scheduler threads.
     """
 
     def __init__(
@@ -86,8 +94,6 @@ class Bus(Owner):
         self.config = BusConfig.load() if config is None else config
         self.address = address
         """The channel, as it was given."""
-        if token is not None:
-            raise ConfigError("token=: there is nobody who would look at it yet", setting="token")
         super().__init__()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -96,19 +102,26 @@ class Bus(Owner):
         # First: a second bus on a node is to hear of that, and not that its id is taken.
         handle = None if node is None else self._listen(node)
         try:
-            self._channel = open_channel(address, self.config, node, secret, tls, node_config)
+            self._channel = open_channel(
+                address, self.config, node, secret, tls, node_config, token
+            )
         except BaseException:
             if handle is not None:
                 handle.close()
             raise
         self._finder = self._channel.finder
+        self._recorded = (
+            Recorded(self, self._finder) if isinstance(self._finder, BrokerFinder) else None
+        )
         self._asks = self._finder.asks
+        self._client = Client(self._finder, address)
         try:
             self.node = self._channel.make_node() if node is None else node
             self._control = handle or self._listen(self.node)
         except BaseException:
             self._finder.close()
             raise
+        self._ledger.token = token
         self._numbers = itertools.count(1)
         self._publishers: dict[int, Publisher] = {}
         self._topics: TopicIndex[int] = TopicIndex()
@@ -116,6 +129,7 @@ class Bus(Owner):
         self._interests = Interests()
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
+        self._ending: list[Subscription] = []
         self._past: list[dict[str, int]] = []
         self._told = -1
         self._look_due = 0.0
@@ -149,6 +163,8 @@ class Bus(Owner):
             self.node.start()
             self.node._settle_id()
             self._neighbours.begin()
+            if self._recorded is not None:
+                self._recorded.start()
             for subscribed in self._ledger.subscriptions.values():
                 self._came(self.node.id, self.node._incarnation, subscribed)
             self._state = "running"
@@ -162,7 +178,7 @@ class Bus(Owner):
                 Member(
                     self.node.id, self.node._incarnation, self._channel.address(self.node), version
                 ),
-                self._neighbours.changed,
+                self._members_changed,
             )
         except BaseException:
             self._close_now(0.0)
@@ -179,11 +195,15 @@ class Bus(Owner):
         self.node.start()
         try:
             self._finder.prepare()
+            with self._lock:
+                self._client.check(self._ledger)
         except BaseException:
             self._close_now(0.0)
             raise
 
     def _close_now(self, drain: float) -> None:
+        if self._recorded is not None and self._state == "running" and drain > 0:
+            self._recorded.drain(drain)
         with self._lock:
             before, self._state = self._state, "closed"
             self._changed.notify_all()
@@ -197,6 +217,7 @@ class Bus(Owner):
         until = time.monotonic() + drain
         with contextlib.ExitStack() as stack:  # backwards; Ctrl-C ends the patience, not the rest
             stack.callback(self._wake)
+            stack.callback(self._interests.judge.close)
             for publisher in publishers:
                 stack.callback(publisher._core.close)
             stack.callback(self._finder.close)
@@ -231,7 +252,7 @@ class Bus(Owner):
 
     def publisher(
         self,
-        topic: str,
+        topic: Topic,
         *,
         share: float | None = None,
         capacity: int = _CAPACITY,
@@ -239,31 +260,53 @@ class Bus(Owner):
         retain: bool = False,
         record: bool = False,
     ) -> Publisher:
-        """A `Publisher` of one topic: levels joined by ``/``, no wildcards. Never blocks.
+        """A `Publisher` of one topic. Never blocks.
 
+        A topic is a name of levels joined by ``/``, without wildcards, a number of 64 bits, or a
+        `Tag` with a value.
         ``when_full``: what happens when a subscription has no room; ``block``: `publish` waits,
         ``drop_newest``: that subscription misses the event. With a ``share`` the publisher is a
         task with a queue of ``capacity`` events, which scheduler threads send; `publish` returns
         when the event is in the queue, and ``when_full`` is about that one. So it is, also without
         a share, for ``drop_oldest``. ``retain``: the last event is kept, and whoever subscribes
         later gets it first.
+
+        ``record``: a broker records the topic in its store, all of it, and every event is sent
+        until it is in the log: `Publisher.flush` waits for that. Asks the broker, so it may block
+        for 5 seconds; raises `ConfigError` without a broker, or if that has no store, and
+        `PeerUnreachable` when it is not there. What is not recorded yet is kept here, up to 65,536
+        events or 32 MiB; then `Publisher.publish` waits. A ``share`` and another ``when_full``
+        than ``block`` do not go with it.
         """
         self._check_open()
-        _refuse_broker(record=record)
         if when_full not in _WHEN_FULL:
             raise _bad_policy(when_full)
         part, room = check_share(share), _check_capacity(capacity)
         # Without a share an event goes straight into the rings. To lose the oldest there must be
         # a queue in which it waits.
         own_queue = room if part or when_full == "drop_oldest" else 0
-        name = check_topic(topic)
+        name = text_of(topic)
         with self._lock:
+            self._client.may_publish(name, record, len(self._publishers))
             number = next(self._numbers)
-            core = self.node._publisher(
-                number, name, when_full, retain, own_queue, encode_properties
-            )
-            self.node._share(core, part, f"publisher {name!r}")
-            publisher = Publisher(self, core, name, number, retain)
+        recording: Publisher | None = None
+        if record:
+            if part or retain or when_full != "block":
+                raise ConfigError(
+                    "share=, retain= and when_full= do not go with record=True: every event waits "
+                    "until it is recorded, and a subscription begins where start= says",
+                    setting="record",
+                )
+            recording = self._behind("record").publisher(name, number)
+        with self._lock:
+            if recording is None:
+                core = self.node._publisher(
+                    number, name, when_full, retain, own_queue, encode_properties
+                )
+                self.node._share(core, part, f"publisher {topic!r}")
+                publisher = Publisher(self, core, name, number, retain)
+            else:
+                publisher = recording
             self._publishers[number] = publisher
             self._topics.add(name, number)
             for interest in self._interests.matching(name):
@@ -280,17 +323,26 @@ class Bus(Owner):
         finally:  # closed all the same, if Ctrl-C ended the patience
             with self._lock:
                 self._owing.discard(publisher)
+                if self._recorded is not None:
+                    self._recorded.forget(publisher._number)
                 if self._publishers.pop(publisher._number, None) is not None:
                     self._past.append(publisher.statistics())
                     self._past = [{name: sum(one[name] for one in self._past) for name in _COUNTS}]
-                    self._topics.remove(publisher.topic, publisher._number)
+                    self._topics.remove(publisher._text, publisher._number)
                     self._ledger.unpublish(publisher._number)
                     self._changed.notify_all()
             self._wake()
 
     def _serve(self, publisher: Publisher, interest: Interest) -> None:
-        interest.serve(publisher._core)
-        if publisher._retain and not publisher._core.settle():
+        core = publisher._core
+        if interest.peer == self.node.id and self._recorded is not None:
+            # What a broker records comes from its log, for everybody.
+            recorded = isinstance(core, OutboxCore) or publisher._text in self._recorded.topics
+            shared = interest.wish is not None and (interest.wish.durable or interest.wish.group)
+            if recorded or shared:
+                return
+        interest.serve(core)
+        if publisher._retain and isinstance(core, PublisherCore) and not core.settle():
             self._owing.add(publisher)
         self._wake()
 
@@ -298,41 +350,86 @@ class Bus(Owner):
 
     def subscribe(
         self,
-        pattern: str,
+        pattern: Topic,
         handler: Handler | None = None,
         *,
         share: float | None = None,
         capacity: int | None = None,
         when_full: str = "block",
-        where: str | None = None,
+        where: Filter | None = None,
         batch: bool = False,
         durable: str | None = None,
-        start: Any = None,
+        start: Start = None,
+        speed: float | None = None,
         group: str | None = None,
+        ack: str = "auto",
     ) -> Subscription:
         """Asks for the events of all topics that match. Never blocks.
 
-        In ``pattern`` ``*`` stands for one level, ``**`` for any number. ``handler(event)`` (with
+        In ``pattern`` ``*`` stands for one level of a name, ``**`` for any number; it can also be a
+        number, or a `Tag` with one value or without, for all. ``handler(event)`` (with
         ``batch=True`` ``handler(batch)``, an `EventBatch` of one topic) runs on scheduler threads,
         one call at a time; an ``async def`` runs on the event loop that was running when the bus
         started, one at a time as well; one that raises is logged and counted. Without a handler the
         subscription is iterated. ``share``: the fraction of the schedule's period that it can count
         on. ``capacity`` events may wait; then publishers wait (``block``) or events are lost here
-        (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells. ``where`` is a
-        filter on properties, applied by the publishers: a condition of SQL-92, such as
-        ``price > 100 AND region IN ('EU', 'UK')``.
+        (``drop_oldest``, ``drop_newest``), which the next event's ``missed`` tells; with
+        ``disconnect`` a broker ends one that has held up its topic for ``max_block``
+        seconds, and whoever reads it finds `QueueFull` behind the last event. ``where`` is a
+        filter, applied by the publishers: on properties a condition of SQL-92, such as
+        ``price > 100 AND region IN ('EU', 'UK')``; on the data a `Regex` or an `XPath`; `AllOf`
+        joins them.
+
+        The rest needs a broker, is asked of it, so that the call may block for 5 seconds, and
+        raises `ConfigError` without one. ``start``: what the broker has recorded comes first, from
+        ``earliest``, ``latest``, a sequence (of one topic) or an aware datetime on, ``speed`` times
+        as fast as it was published, or as fast as it goes. ``durable``: the broker keeps the
+        position of that name, and hands out again what was not acknowledged. ``group``: each event
+        goes to one of those who give that name. An event of those two is acknowledged when its
+        handler returns, or the next one is read, and comes again when the handler raises; with
+        ``ack="manual"`` by `Event.ack` and `Event.nack`. A filter on the data does not go with
+        ``durable`` and ``group``.
         """
         self._check_open()
-        _refuse_broker(durable=durable, start=start, group=group)
-        wanted = Pattern(pattern)
+        wanted = pattern_of(pattern)
+        self._client.may_subscribe(wanted.text, len(self._subscriptions))
         part = check_share(share)
-        if where is not None:
-            Where(where)
-        if when_full not in _WHEN_FULL:
-            raise _bad_policy(when_full)
+        selector, content = read_where(where)
+        ends = when_full == "disconnect"
+        if ends and not self._client.brokered:
+            raise ConfigError(
+                "when_full='disconnect' is done by a broker; this channel has none",
+                setting="when_full",
+                value=when_full,
+            )
+        policy = "block" if ends else when_full
+        if policy not in _WHEN_FULL:
+            raise _bad_policy(when_full, "disconnect")
         if capacity is None:
             capacity = _BATCH_CAPACITY if batch or handler is None else _CAPACITY
         room = _check_capacity(capacity)
+        wish = make_wish(
+            wanted,
+            durable=durable,
+            start=start,
+            speed=speed,
+            group=group,
+            ack=ack,
+            capacity=room,
+        )
+        if content and (durable is not None or group is not None):
+            raise ConfigError(
+                "where= with a Regex or an XPath does not go with durable= and group=; filter on "
+                "properties, or look at the data in the handler",
+                setting="where",
+                value=where,
+            )
+        if wish is not None:
+            given = {"durable": durable, "start": start, "speed": speed, "group": group}
+            setting = next(name for name, value in given.items() if value is not None)
+            replays = start is not None or speed is not None
+            claim = Claim(wanted.text, durable, group, replays)
+            self._behind(setting).claim(claim, f"subscribe({setting}=...)")
         core: Handle | InboxCore
         coroutine = handler is not None and is_coroutine(handler)
         if handler is None or coroutine:
@@ -344,21 +441,28 @@ class Bus(Owner):
                 )
             if coroutine and self._state == "running" and self._loop is None:
                 raise no_loop()
-            core = self.node._subscribe_inbox(room, when_full)
+            core = self.node._subscribe_inbox(room, policy)
         else:
             if not callable(handler):
                 raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
-            report = functools.partial(_log_event_failure, wanted.text)
-            core = self.node._subscribe(handler, report, batch, room, when_full)
+            report = functools.partial(_log_event_failure, pattern)
+            core = self.node._subscribe(handler, report, batch, room, policy)
             if part:
-                self._conduct.patterns[core] = wanted.text
-            self.node._share(core, part, f"subscription {wanted.text!r}")
+                self._conduct.patterns[core] = str(pattern)
+            self.node._share(core, part, f"subscription {pattern!r}")
         subscription = Subscription(self, core, wanted, where)
+        subscription._ends = ends
         if coroutine:
             subscription._coroutine = handler
         if part:
             subscription._handled().watched = True
-        subscribed = Subscribed(core.flow, wanted.text, core.least_charge, where)
+        if durable is not None or group is not None:
+            core.acknowledge(ack == "manual" or coroutine)
+            subscription._named = True
+            subscription._settles = coroutine and ack == "auto"
+        subscribed = Subscribed(
+            core.flow, wanted.text, core.least_charge, selector, content, ends, wish
+        )
         with self._lock:
             self._subscriptions[core.flow] = subscription
             self._ledger.subscribe(subscribed)
@@ -422,17 +526,56 @@ class Bus(Owner):
             for number in self._topics.matching(interest.pattern):
                 self._serve(self._publishers[number], interest)
 
+            if subscribed.recorded and self._recorded is not None:
+                self._recorded.topics.add(subscribed.pattern)
+                for number in self._topics.matching(interest.pattern):
+                    for own in self._interests.matching(self._publishers[number]._text):
+                        if own.peer == self.node.id:
+                            self._publishers[number]._core.leave(own.peer, own.flow)
+
     def _went(self, peer: int, subscribed: Subscribed) -> None:
         interest = self._interests.remove(peer, subscribed.flow)
-        if interest is not None:
+        if interest is None:
+            return
+        for number in self._topics.matching(interest.pattern):
+            self._publishers[number]._core.leave(peer, subscribed.flow)
+        if subscribed.recorded and self._recorded is not None:
+            self._recorded.topics.discard(subscribed.pattern)
             for number in self._topics.matching(interest.pattern):
-                self._publishers[number]._core.leave(peer, subscribed.flow)
+                for own in self._interests.matching(self._publishers[number]._text):
+                    if own.peer == self.node.id:
+                        self._serve(self._publishers[number], own)
 
     def _topic_came(self, peer: int, number: int, name: str) -> None:
         """Nothing to do: whoever wants it has said so."""
 
     def _topic_went(self, peer: int, number: int, name: str) -> None:
         """As above."""
+
+    def _admits(self, peer: int, update: Update) -> bool:
+        return True
+
+    def _shown(self, peer: int, update: Update) -> Update:
+        return update
+
+    def _word(self, peer: int, word: Word) -> bytes | None:
+        """Of the broker. With the lock."""
+        flow, reason = self._client.hear(peer, word)
+        subscription = self._subscriptions.get(flow)
+        if subscription is not None and subscription._ended is None:
+            subscription._ended = reason
+            self._ledger.unsubscribe(flow)
+            self._ending.append(subscription)
+            log.warning("the broker has ended subscription %r: %s", subscription.pattern, reason)
+        return None
+
+    def _end(self, subscription: Subscription) -> bool:
+        """Whether it could be closed: what it got before is still for its reader. With the lock."""
+        if not subscription.closed and subscription.pending:
+            return False
+        with contextlib.suppress(AntiphonError):
+            self._later(subscription._core.flow, subscription.close)
+        return True
 
     # --- the thread -------------------------------------------------------------------------
 
@@ -446,11 +589,12 @@ class Bus(Owner):
         with self._lock:
             if self._state != "running":
                 return
-            self._owing = {one for one in self._owing if not one._core.settle()}
+            self._owing = {one for one in self._owing if not _core(one).settle()}
             for one in self._owing:
-                if one._core.owes_large and not self.node._later.busy(_key(one._number)):
+                if _core(one).owes_large and not self.node._later.busy(_key(one._number)):
                     with contextlib.suppress(AntiphonError):
-                        self._later(one._number, one._core.settle_waiting)
+                        self._later(one._number, _core(one).settle_waiting)
+            self._ending = [one for one in self._ending if not self._end(one)]
             letters = self._neighbours.letters()
             self._told = told = self._ledger.version
             if time.monotonic() >= self._look_due:
@@ -459,6 +603,8 @@ class Bus(Owner):
         with contextlib.suppress(Closed):
             self._finder.announce(told)
         self._neighbours.tell(letters)
+        if self._recorded is not None:
+            self._recorded.turn()
         if watched is not None:
             self._look(watched)
 
@@ -481,7 +627,7 @@ class Bus(Owner):
             raise Closed("this subscription is closed; it has no share", what="subscription")
         if not isinstance(core, Handle):
             raise ConfigError("a subscription that is iterated has no share", setting="share")
-        self._conduct.patterns[core] = subscription.pattern
+        self._conduct.patterns[core] = str(subscription.pattern)
         self.node._shares.give(core, share, f"subscription {subscription.pattern!r}")
         subscription._handled().watched = True
 
@@ -530,7 +676,7 @@ class Bus(Owner):
                     publishers.setdefault(name, set()).add(peer)
             return [
                 TopicInfo(
-                    name,
+                    topic_of(name),
                     tuple(sorted(ids)),
                     tuple(sorted({one.peer for one in self._interests.matching(name)})),
                 )
@@ -556,12 +702,38 @@ class Bus(Owner):
                 published=sum(one["published"] for one in counts),
                 dropped=sum(one["dropped"] for one in counts),
                 lost=sum(one["lost"] for one in counts),
+                content=self._interests.judge.statistics(),
                 shares=self.node._shares.held(),
                 threads=int(usage["threads"]),
                 at_once=threads.at_once,
                 running=threads.running,
                 largest_share=threads.largest_share,
             )
+
+    # --- what only a broker can do ----------------------------------------------------------
+
+    def forget(self, durable: str) -> None:
+        """The broker forgets that durable subscription and its position. Blocks for a round trip.
+
+        Raises `ConfigError` when there is none, when somebody holds it, or without a broker.
+        """
+        self._check_open()
+        name = check_name("durable", durable)
+        self._behind("durable").ask(Forget(name), "forget()")
+
+    def _members_changed(self, present: list[Member], gone: list[Member]) -> None:
+        if gone and self._recorded is not None:
+            self._recorded.remember()
+        self._neighbours.changed(present, gone)
+
+    def _behind(self, setting: str) -> Recorded:
+        if self._recorded is None:
+            raise ConfigError(
+                f"{setting}= needs a broker, and {self.address} has none; give a bus the address "
+                "of one, such as tcp://host:7000",
+                setting=setting,
+            )
+        return self._recorded
 
     # --- for the parts ----------------------------------------------------------------------
 
@@ -582,14 +754,10 @@ def _key(number: int) -> int:
     return -(1 << 32) - number
 
 
-def _refuse_broker(**settings: object) -> None:
-    for name, value in settings.items():
-        if value is not None and value is not False:
-            raise ConfigError(
-                f"{name}= needs a broker that stores events, and there is none yet",
-                setting=name,
-                value=value,
-            )
+def _core(publisher: Publisher) -> PublisherCore:
+    """Of one that keeps its last event."""
+    assert isinstance(publisher._core, PublisherCore)
+    return publisher._core
 
 
 def _check_capacity(capacity: object) -> int:
@@ -603,15 +771,15 @@ def _check_capacity(capacity: object) -> int:
     return capacity  # type: ignore[return-value]
 
 
-def _bad_policy(when_full: object) -> ConfigError:
+def _bad_policy(when_full: object, *more: str) -> ConfigError:
     return ConfigError(
-        f"when_full {when_full!r}: one of {', '.join(_WHEN_FULL)}",
+        f"when_full {when_full!r}: one of {', '.join((*_WHEN_FULL, *more))}",
         setting="when_full",
         value=when_full,
     )
 
 
-def _log_event_failure(pattern: str, kind: int, source: int, error: BaseException) -> None:
+def _log_event_failure(pattern: Topic, kind: int, source: int, error: BaseException) -> None:
     log.error(
         "the handler of subscription %r failed on an event of node %d",
         pattern,
@@ -637,4 +805,4 @@ def _message(type: type[Message], data: bytes) -> Message:
         raise ProtocolError(f"this event is no {type.__name__}: {error}") from None
 
 
-set_event_hooks(_properties, _message)
+set_event_hooks(_properties, _message, topic_of)

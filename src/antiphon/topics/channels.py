@@ -40,6 +40,7 @@ def open_channel(
     secret: str | bytes | Insecure | None,
     tls: TLS | None,
     node_config: NodeConfig | None,
+    token: str | None = None,
 ) -> Channel:
     """Raises `ConfigError`, and `DuplicateNode` where the node's id is taken on this channel."""
     if not isinstance(text, str):
@@ -50,12 +51,16 @@ def open_channel(
             "secret=, tls= and node_config= belong to the node that is shared; give them there",
             setting="node",
         )
+    if token is not None and scheme in ("local", "mcast"):
+        raise ConfigError(
+            f"token= is shown to a broker, and {text} has none; leave it out", setting="token"
+        )
     if scheme == "local":
         return _local(text, config, node, secret, tls, node_config)
     if scheme == "mcast":
         return _multicast(text, config, node, secret, tls, node_config)
     if scheme in ("tcp", "unix", "inproc"):
-        return _brokered(text, node, secret, tls, node_config)
+        return _brokered(text, node, secret, tls, node_config, token)
     raise ConfigError(f"address {text!r}: give {_WANTED}", setting="address", value=text)
 
 
@@ -87,8 +92,12 @@ def _brokered(
     secret: str | bytes | Insecure | None,
     tls: TLS | None,
     node_config: NodeConfig | None,
+    token: str | None,
 ) -> Channel:
-    finder = BrokerFinder(str(parse_address(text)))
+    shown: object = token
+    if shown is not None and not (isinstance(shown, str) and 0 < len(shown) <= 1024):
+        raise ConfigError("token= is a text of 1 to 1024 characters", setting="token")
+    finder = BrokerFinder(str(parse_address(text)), token)
     if node is not None:
         finder.use(node)
 

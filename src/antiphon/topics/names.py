@@ -5,6 +5,10 @@ stands for exactly one level and ``**`` for any number of them, none included, s
 matches ``plant``. Levels are compared code point by code point: no case is folded and no Unicode
 is normalised, and a name that begins with ``$`` is a name as any other.
 
+Topics that are no names (`antiphon.topics.kinds`) are texts that begin with a slash, so with a
+level that is empty, as no name has one. They are found here as names are, but ``*`` and ``**``
+never stand for an empty level: a pattern of names means names only.
+
 Peers write patterns too, so none may cost more than its length promises. A pattern becomes a
 machine whose state is the set of positions that the name may have reached, one bit for each:
 a level moves all of them at once. The rejected alternative, a regular expression, goes back over
@@ -27,13 +31,23 @@ from typing import Any, Generic, TypeVar
 
 from antiphon.errors import ConfigError
 
-__all__ = ["MAX_NAME_BYTES", "Pattern", "PatternIndex", "TopicIndex", "check_topic"]
+__all__ = ["MAX_NAME_BYTES", "RESERVED", "Pattern", "PatternIndex", "TopicIndex", "check_topic"]
 
 MAX_NAME_BYTES = 1024
 """Of a name or a pattern, in UTF-8."""
 
+RESERVED = frozenset({"", "$sys", "$dead"})
+"""First levels that a star does not mean: those of a broker's own topics, such as ``$sys/broker``,
+so that whoever subscribes to everything does not get them unasked, and that of numbers and tags,
+which are no names."""
+
+_MOST_STEPS = 4096  # of a comparison of two patterns; people's take a few
+
 K = TypeVar("K", bound=Hashable)
 
+# How `antiphon.topics.kinds` writes a number, and a tag with a value or with any.
+_INT = re.compile(r"/int/(0|-?[1-9][0-9]{0,18})")
+_TAG = re.compile(r"/tag/(?:[^/%*]|%2[5FA])+/(?:\*|(?:[^/%*]|%2[5FA])+)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _brief = reprlib.Repr()
@@ -50,6 +64,10 @@ def check_topic(name: object) -> str:
     if "*" in text:
         raise _refuse("topic", text, "'*' belongs to patterns; name the one topic that is meant")
     return text
+
+
+def _reserved(name: str) -> bool:
+    return name.startswith(("$", "/")) and name.partition("/")[0] in RESERVED
 
 
 _LITERAL: tuple[tuple[str, Any], ...] = (
@@ -122,12 +140,48 @@ class Pattern:
         """Whether the topic is meant; ``name`` is one that `check_topic` accepts."""
         if self.literal:
             return name == self.text
+        if _reserved(name) and self.levels[0] != name.partition("/")[0]:
+            return False
         state = self._begin()
         for level in name.split("/"):
             state = self._step(state, level)
             if not state:
                 return False
         return bool(state & self._end)
+
+    def covers(self, other: Pattern) -> bool:
+        """Whether every topic that ``other`` means is meant by this one too; False if in doubt.
+
+        A star of ``other`` may stand for a level that neither pattern names, and whatever lets
+        that pass lets any level pass; so names of such levels decide for all.
+        """
+        if other.literal:
+            return self.matches(other.text)
+        if self.literal:
+            return False
+        if other.levels[0] in RESERVED and self.levels[0] != other.levels[0]:
+            return False
+        places = [(0, self._begin())]
+        known = set(places)
+        while places:
+            if len(known) > _MOST_STEPS:
+                return False
+            at, state = places.pop()
+            if at == len(other.levels):
+                if not state & self._end:
+                    return False
+                continue
+            level = other.levels[at]
+            ahead = [(at + 1, self._step(state, level))]  # "*" is never a level of a name
+            if level == "**":
+                ahead = [(at + 1, state), (at, self._step(state, "*"))]
+            for place in ahead:
+                if not place[1]:
+                    return False
+                if place not in known:
+                    known.add(place)
+                    places.append(place)
+        return True
 
     def _begin(self) -> int:
         return 1 | (self._many & 1) << 1
@@ -253,13 +307,18 @@ class PatternIndex(Generic[K]):
         root = self._root
         if root.empty:
             return found
-        here = [root]
+        here, levels = [root], name.split("/")
+        if levels[0] in RESERVED:  # no star takes its first level
+            first = root.exact.get(levels.pop(0))
+            if first is None:
+                return found
+            here = [first]
         # A "**" that was reached takes all levels that follow, so these are never left again.
         # Only they can be reached in two ways, hence the set.
         resting: list[_Fork[K]] = []
         known: set[_Fork[K]] = set()
         _rest_below(here, resting, known)
-        for level in name.split("/"):
+        for level in levels:
             ahead: list[_Fork[K]] = []
             for forks in (here, resting):
                 for fork in forks:
@@ -300,6 +359,7 @@ class TopicIndex(Generic[K]):
     def __init__(self) -> None:
         self._names: dict[str, set[K]] = {}
         self._root: _Branch[K] = _Branch()
+        self._reserved = 0
         self._pairs = 0
 
     def __len__(self) -> int:
@@ -310,6 +370,7 @@ class TopicIndex(Generic[K]):
         keys = self._names.get(name)
         if keys is None:
             keys = self._names[name] = set()
+            self._reserved += _reserved(name)
             branch = self._root
             for level in name.split("/"):
                 child = branch.children.get(level)
@@ -332,6 +393,7 @@ class TopicIndex(Generic[K]):
         self._pairs -= 1
         if not keys:
             del self._names[name]
+            self._reserved -= _reserved(name)
             self._remove_branch(name.split("/"))
         return True
 
@@ -350,7 +412,7 @@ class TopicIndex(Generic[K]):
         """The keys with a name that the pattern matches, as a set of the caller's own."""
         if pattern.literal:
             return set(self._names.get(pattern.text, ()))
-        if pattern.text == "**":
+        if pattern.text == "**" and not self._reserved:
             return set().union(*self._names.values())
         found: set[K] = set()
         named = pattern._exact
@@ -361,10 +423,13 @@ class TopicIndex(Generic[K]):
                 found |= branch.keys
             if state & (pattern._one | pattern._many):
                 # Most levels are none that the pattern names; they all lead to the same state.
-                other = pattern._step(state, "")
+                other = pattern._step(state, "*")  # which is never a level of a name
                 for level, child in branch.children.items():
+                    if not depth and level in RESERVED and level != pattern.levels[0]:
+                        continue
                     ahead = pattern._step(state, level) if level in named else other
-                    places.append((child, ahead, depth + 1))
+                    if ahead:
+                        places.append((child, ahead, depth + 1))
             elif depth < len(pattern.levels):
                 # No "**" was passed yet, for one stays: the pattern is as deep as the tree here.
                 level = pattern.levels[depth]
@@ -401,12 +466,21 @@ def _check_text(what: str, text: object) -> str:
             f"character {control.start() + 1} is the control character {control[0]!r}; remove it",
         )
     if text.startswith("/"):
+        if what == "pattern" and _fits_kind(text):
+            return text
         raise _refuse(what, text, 'begins with an empty level; remove the "/" in front')
     if text.endswith("/"):
         raise _refuse(what, text, 'ends in an empty level; remove the "/" at the end')
     if "//" in text:
         raise _refuse(what, text, 'has an empty level; put a name between the "/" and the "/"')
     return text
+
+
+def _fits_kind(text: str) -> bool:
+    number = _INT.fullmatch(text)
+    if number is not None:
+        return -(2**63) <= int(number[1]) < 2**63
+    return _TAG.fullmatch(text) is not None
 
 
 def _refuse(what: str, value: str, why: str) -> ConfigError:

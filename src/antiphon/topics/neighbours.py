@@ -16,12 +16,23 @@ from typing import Protocol
 
 import msgspec
 
-from antiphon._core import Handle, PublisherCore
+from antiphon._core import Handle, OutboxCore, PublisherCore
 from antiphon.errors import AntiphonError, ConfigError, FilterError
 from antiphon.node import Node
-from antiphon.topics.announcements import Ledger, Subscribed, Table, Want, decode, encode
+from antiphon.topics.announcements import (
+    Ledger,
+    Subscribed,
+    Table,
+    Update,
+    Want,
+    Wish,
+    decode,
+    encode,
+)
 from antiphon.topics.finder import Member
+from antiphon.topics.judge import ContentJudge, JudgePlan
 from antiphon.topics.names import Pattern, PatternIndex
+from antiphon.topics.rights import Word
 from antiphon.topics.where import Where
 
 __all__ = ["HOUSEKEEPING", "Host", "Interest", "Interests", "Neighbour", "Neighbours"]
@@ -43,6 +54,14 @@ class Host(Protocol):
     def _went(self, peer: int, subscribed: Subscribed) -> None: ...
     def _topic_came(self, peer: int, number: int, name: str) -> None: ...
     def _topic_went(self, peer: int, number: int, name: str) -> None: ...
+    def _admits(self, peer: int, update: Update) -> bool:
+        """Whether what it says of itself counts; otherwise it is forgotten."""
+
+    def _shown(self, peer: int, update: Update) -> Update:
+        """What it gets to see of ours."""
+
+    def _word(self, peer: int, word: Word) -> bytes | None:
+        """Between a client and its broker; what is returned answers a request."""
 
 
 class Neighbour:
@@ -162,16 +181,18 @@ class Neighbours:
             raise ConfigError("this node has a bus already; share that one", setting="node")
         return handle
 
-    def _heard(self, source: int, data: bytes) -> None:
+    def _heard(self, source: int, data: bytes) -> bytes | None:
         """A message of another bus, on a scheduler thread."""
         try:
             message = decode(data)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             log.warning("node %d sent an announcement that is none: %s", source, error)
-            return
+            return None
         with self._changed:
+            if not isinstance(message, Update | Want):
+                return self._host._word(source, message)
             if not self._live:
-                return
+                return None
             if isinstance(message, Want):
                 one = self.all.get(source)
                 if one is not None:
@@ -179,9 +200,13 @@ class Neighbours:
                     one.sent = message.have if known else 0
                     one.greeted = False
             elif self._left.get(source) == message.incarnation:
-                return  # it came late, and nobody would ever say again that its bus has gone
+                return None  # it is late, and nobody would ever say again that its bus has gone
             else:
                 self._last_heard = time.monotonic()
+                self._neighbour(source, message.incarnation)
+                if not self._host._admits(source, message):
+                    self.forget(source)
+                    return None
                 one = self._neighbour(source, message.incarnation)
                 changes = one.table.apply(message)
                 if changes is None:
@@ -196,6 +221,7 @@ class Neighbours:
                     for subscribed in changes.came:
                         self._host._came(source, message.incarnation, subscribed)
             self._changed.notify_all()
+        return None
 
     # --- telling them -----------------------------------------------------------------------
 
@@ -208,7 +234,8 @@ class Neighbours:
             if one.itself or now < one.not_before:
                 continue
             if not one.greeted or one.sent != self.ledger.version:
-                letters.append((peer, encode(self.ledger.since(one.sent))))
+                update = self._host._shown(peer, self.ledger.since(one.sent))
+                letters.append((peer, encode(update)))
                 one.sent = self.ledger.version
                 one.greeted = True
             # What it announces and we do not know is on its way as a rule: ask when it is late.
@@ -261,32 +288,80 @@ class Neighbours:
 class Interest:
     """A subscription of somebody, ready to be served."""
 
-    __slots__ = ("_incarnation", "_subscribed", "pattern", "peer", "where")
+    __slots__ = ("_content", "_incarnation", "_judge", "_subscribed", "pattern", "peer", "where")
 
     def __init__(
-        self, peer: int, incarnation: int, subscribed: Subscribed, pattern: Pattern | None
+        self,
+        peer: int,
+        incarnation: int,
+        subscribed: Subscribed,
+        pattern: Pattern | None,
+        judge: ContentJudge,
     ) -> None:
         self.peer = peer
         self.pattern = pattern or Pattern(subscribed.pattern)
         self.where = None if subscribed.where is None else Where(subscribed.where)
         self._incarnation = incarnation
         self._subscribed = subscribed
+        self._judge = judge
+        # Last: a number that was given has to be given back.
+        self._content = judge.add(subscribed.content) if subscribed.content else 0
 
-    def serve(self, core: PublisherCore) -> None:
+    @property
+    def flow(self) -> int:
+        """Of the subscription, at its bus."""
+        return self._subscribed.flow
+
+    @property
+    def wish(self) -> Wish | None:
+        """What it wants of a broker beyond events as they come."""
+        return self._subscribed.wish
+
+    @property
+    def named(self) -> bool:
+        """Whether it is durable or in a group: then one of several gets an event."""
+        wish = self.wish
+        return wish is not None and (wish.durable is not None or wish.group is not None)
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Where it is: node, its life, flow, least charge."""
+        return self.peer, self._incarnation, self._subscribed.flow, self._subscribed.least_charge
+
+    @property
+    def judge(self) -> JudgePlan | None:
+        """Who judges the data of its events; None: it takes any."""
+        return self._judge.plan((self._content,), None) if self._content else None
+
+    def serve(self, core: PublisherCore | OutboxCore) -> None:
         """Adds it to those that a publisher sends to."""
+        if isinstance(core, OutboxCore):
+            core.serve(*self.place)
+            return
+        if self._content:
+            core.judge_by(self._judge.plan)
         core.serve(
             self.peer,
             self._incarnation,
             self._subscribed.flow,
             self._subscribed.least_charge,
             self.where.core if self.where else None,
+            self._content,
+            self._subscribed.disconnect,
         )
+
+    def end(self) -> None:
+        """It has gone."""
+        if self._content:
+            self._judge.remove(self._content)
 
 
 class Interests:
     """Subscriptions of all neighbours, found by topic."""
 
     def __init__(self) -> None:
+        self.judge = ContentJudge()
+        """Of what they ask of the content of events."""
         self._all: dict[tuple[int, int], Interest] = {}
         self._index: PatternIndex[tuple[int, int]] = PatternIndex()
 
@@ -302,7 +377,7 @@ class Interests:
     ) -> Interest | None:
         """None, and a line in the log, for what cannot be served. ``pattern``: its own, if made."""
         try:
-            interest = Interest(peer, incarnation, subscribed, pattern)
+            interest = Interest(peer, incarnation, subscribed, pattern, self.judge)
         except (ConfigError, FilterError) as error:
             log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
             return None
@@ -317,7 +392,12 @@ class Interests:
         interest = self._all.pop((peer, flow), None)
         if interest is not None:
             self._index.remove(interest.pattern, (peer, flow))
+            interest.end()
         return interest
+
+    def has(self, peer: int, flow: int) -> bool:
+        """Whether that one is served."""
+        return (peer, flow) in self._all
 
     def matching(self, topic: str) -> list[Interest]:
         """Those that want events of this topic."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import msgspec
 from typing_extensions import Buffer
 
-from antiphon._core import PublisherCore
+from antiphon._core import OutboxCore, PublisherCore
 from antiphon.errors import Closed
 from antiphon.node import Future
+from antiphon.topics.kinds import Topic, topic_of
 from antiphon.topics.where import check_properties
 from antiphon.wire.message import Message, encode
 
@@ -49,20 +50,25 @@ class Publisher:
         "_core": None,
         "_number": None,
         "_retain": None,
+        "_text": None,
         "publish": PublisherCore.publish.__doc__,
         "publish_many": PublisherCore.publish_many.__doc__,
         "publish_packed": PublisherCore.publish_packed.__doc__,
-        "topic": "The name of the topic.",
     }
 
     def __init__(
-        self, bus: Bus, core: PublisherCore, topic: str, number: int, retain: bool
+        self, bus: Bus, core: PublisherCore | OutboxCore, text: str, number: int, retain: bool
     ) -> None:
         self._bus = bus
         self._core = core
         self._number = number
         self._retain = retain
-        self.topic = topic
+        self._text = text
+
+    @property
+    def topic(self) -> Topic:
+        """The topic: its name, its number or its tag."""
+        return topic_of(self._text)
 
     def __getattr__(self, name: str) -> Any:
         # The core's own, from the first call on: a wrapper would cost as much as publishing.
@@ -100,6 +106,25 @@ class Publisher:
         copied = None if properties is None else dict(properties)
         work = functools.partial(self.publish, payload, copied, ttl)
         return self._bus._later(self._number, work)
+
+    def flush(self, timeout: float | None = 5.0) -> None:
+        """Blocks until everything published before is safe, or has been handled.
+
+        With ``record=True``: the broker has it in its log, at its fsync setting. Raises
+        `SendTimeout` after ``timeout`` seconds, `PeerUnreachable` if the broker is not there by
+        then, `StoreFull` when its disk is full. What was not recorded is kept, and tried again.
+        Elsewhere it is `Node.flush`.
+        """
+        if isinstance(self._core, OutboxCore):
+            self._core.flush(timeout)
+        else:
+            self._bus.node.flush(timeout)
+
+    def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
+        """`flush` as a `Future`. Never blocks."""
+        if isinstance(self._core, OutboxCore):
+            return self._bus._later(self._number, functools.partial(self._core.flush, timeout))
+        return self._bus.node.flush_async(timeout)
 
     @property
     def subscribers(self) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from antiphon.topics.judge import ContentStatistics
+from antiphon.topics.kinds import Topic
+
 __all__ = ["BusStatistics", "TopicInfo"]
 
 
@@ -11,7 +14,8 @@ __all__ = ["BusStatistics", "TopicInfo"]
 class TopicInfo:
     """One topic, as far as this bus knows."""
 
-    name: str
+    name: Topic
+    """Its name; of a topic that is none, the number or the tag."""
     publishers: tuple[int, ...]
     """The nodes that publish it."""
     subscribers: tuple[int, ...]
@@ -33,6 +37,8 @@ class BusStatistics:
     """Events that publishers here left out because a subscription had no room."""
     lost: int
     """Events for subscriptions that could not be reached."""
+    content: ContentStatistics
+    """Of filters on the content of what is published here."""
     shares: dict[str, float]
     """Who holds which part of this node's time."""
     threads: int

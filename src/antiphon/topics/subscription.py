@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from antiphon._core import Event, EventBatch, Handle, InboxCore, on_scheduler_thread
-from antiphon.errors import ConfigError, WouldBlock
+from antiphon.errors import Closed, ConfigError, QueueFull, WouldBlock
 from antiphon.node import Future, Inbox
 from antiphon.node.shares import check_share
+from antiphon.topics.content import Filter
+from antiphon.topics.kinds import Topic, topic_of
 from antiphon.topics.model import DelayModel, Meters, Plan, calibrate
 from antiphon.topics.names import Pattern
 
@@ -38,17 +40,21 @@ class Subscription:
         "_bus": None,
         "_core": None,
         "_coroutine": None,
+        "_ended": None,
+        "_ends": None,
         "_failed": None,
         "_inbox": None,
         "_meters": None,
+        "_named": None,
         "_pattern": None,
         "_running": None,
+        "_settles": None,
         "_task": None,
         "where": "The filter, as it was given.",
     }
 
     def __init__(
-        self, bus: Bus, core: Handle | InboxCore, pattern: Pattern, where: str | None
+        self, bus: Bus, core: Handle | InboxCore, pattern: Pattern, where: Filter | None
     ) -> None:
         self._bus = bus
         self._core = core
@@ -59,7 +65,11 @@ class Subscription:
         self._coroutine: Any = None
         self._task: asyncio.Task[None] | None = None
         self._failed = 0
+        self._ends = False  # a broker may end it
+        self._ended: str | None = None
         self._running = False
+        self._named = False  # durable or in a group: its events are acknowledged
+        self._settles = False  # its coroutine's end acknowledges
         self.where = where
 
     @property
@@ -67,20 +77,40 @@ class Subscription:
         return self._meters is not None and self._meters.watched
 
     @property
-    def pattern(self) -> str:
-        """The topics it asked for."""
-        return self._pattern.text
+    def pattern(self) -> Topic:
+        """The topics it asked for: a pattern of names, a number or a tag."""
+        return topic_of(self._pattern.text)
 
     # --- without a handler ------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Event:
         """The next event; blocks until one is here, `ReceiveTimeout` after ``timeout`` seconds.
 
-        Raises `Closed` when the subscription or its bus is closed, `ConfigError` for one with a
+        Raises `Closed` when the subscription or its bus is closed, `QueueFull` when a broker has
+        ended it (``when_full="disconnect"``) and nothing is left, `ConfigError` for one with a
         handler, and `WouldBlock` where it would wait on a thread with a running event loop.
         """
-        event: Any = self._reader().receive(timeout)
+        if self._ended is not None and not self.pending:
+            raise self._full()
+        try:
+            event: Any = self._reader().receive(timeout)
+        except Closed:
+            if self._ended is None:
+                raise
+            raise self._full() from None
         return event  # type: ignore[no-any-return]
+
+    def _full(self) -> QueueFull:
+        return QueueFull(
+            f"the broker has ended this subscription ({self.pattern}): {self._ended}; read faster, "
+            "give it more capacity, and subscribe again",
+            pending=self.pending,
+        )
+
+    @property
+    def ended(self) -> str | None:
+        """Why a broker has ended it (``when_full="disconnect"``); None: it has not."""
+        return self._ended
 
     def receive_async(self, timeout: float | None = None) -> Future[Event]:
         """`receive` as a `Future`, which takes an event when it is asked and one is here.
@@ -93,10 +123,27 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Event]:
         reader: Any = self._reader()
-        return iter(reader)
+        return self._until_ended() if self._ends else iter(reader)
+
+    def _until_ended(self) -> Iterator[Event]:
+        """As the reader's own, but for the error behind the last event."""
+        while True:
+            try:
+                yield self.receive()
+            except Closed:
+                return
 
     def __aiter__(self) -> Any:
-        return self._reader().__aiter__()
+        return self._all_until_ended() if self._ends else self._reader().__aiter__()
+
+    async def _all_until_ended(self) -> AsyncIterator[Event]:
+        reader: Any = self._reader()
+        async for event in reader:
+            yield event
+            if self._ended is not None and not self.pending:
+                break
+        if self._ended is not None:
+            raise self._full()
 
     def _reader(self) -> Inbox[Any]:
         if self._inbox is None:
@@ -119,13 +166,18 @@ class Subscription:
 
     async def _handle(self) -> None:
         """The next event is taken when the coroutine of the one before has ended."""
-        async for event in self._reader():
+        reader: Any = self._reader()
+        async for event in reader:
             self._running = True
             try:
                 await self._coroutine(event)
+                if self._settles:
+                    event.ack()
             except Exception:
                 self._failed += 1
                 log.exception("the handler of subscription %r failed", self.pattern)
+                if self._settles:
+                    event.nack()
             finally:
                 self._running = False
 
@@ -208,6 +260,8 @@ class Subscription:
             self._inbox.close()
         else:
             self._core.close()
+        if self._named and self._bus._recorded is not None:
+            self._bus._recorded.release(self._core.flow)
 
     def __enter__(self) -> Self:
         return self

@@ -50,6 +50,20 @@ def test_every_setting_is_listed_with_its_origin(
     assert rows["send_timeout"]["source"] == "default"
 
 
+def test_clients_of_a_broker_are_listed_with_what_they_may_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    token = "sha256:" + "0" * 64
+    (tmp_path / "antiphon.toml").write_text(
+        f'[broker.tokens.one]\nhash = "{token}"\npublish = ["a/**"]\n'
+        "[broker.limits]\nmax_topics = 5\n"
+    )
+    rows = {row["name"]: row["value"] for row in report(capsys)["settings"]}
+    assert rows["broker.tokens"]["one"]["publish"] == ["a/**"]
+    assert rows["broker.tokens"]["one"]["hash"] == token
+    assert rows["broker.limits"]["max_topics"] == 5
+
+
 def test_a_kernel_cap_below_our_buffers_comes_with_the_command_that_lifts_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ from antiphon.lab.plan import (
     shipped_plans,
 )
 from antiphon.lab.protocols import PROTOCOLS, REQUEST, protocol_of, unsuited
-from antiphon.lab.toml_lines import lines_of
+from antiphon.toml_lines import lines_of
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = ("all-to-all", "group", "real-time", "shootout", "stability", "wide-area")

@@ -6,6 +6,7 @@ import random
 import sys
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,46 @@ def test_very_many_filters_come_and_go() -> None:
     for number in wheres:
         assert index.remove(number)
     assert len(index) == 0
+
+
+@pytest.mark.parametrize("order", ["by chance", "upward", "all alike"])
+@pytest.mark.parametrize("sides", [2, 3, 4])
+def test_ranges_of_several_properties_come_and_go(sides: int, order: str) -> None:
+    """Enough of them for several trees, which are joined, struck out of and made anew."""
+    chance, names = random.Random(sides), "abcd"[:sides]
+    forms = ["{0} > {1}", "{0} <= {1}", "{0} BETWEEN {1} AND {1} + {2}", "{0} BETWEEN {1} AND {3}"]
+
+    def made(number: int) -> Where:
+        parts = []
+        for name in names:
+            low = {"by chance": chance.randrange(100), "upward": number // 8, "all alike": 50}[
+                order
+            ]
+            form = chance.choice(forms) if order != "all alike" else forms[0]
+            high = low + chance.choice((0, 1, 10, 60))
+            parts.append(form.format(name, low, 0, high))
+        return Where(" AND ".join(parts))
+
+    index, wheres, count = FilterIndex(), {}, 0
+
+    def check() -> None:
+        assert len(index) == len(wheres)
+        for _ in range(6):
+            event = {name: chance.choice((chance.randrange(110), 50.5)) for name in names}
+            expected = sorted(number for number, where in wheres.items() if where.matches(event))
+            assert sorted(index.match(encode_properties(event))) == expected
+
+    for more, fewer in ((700, 100), (50, 600), (300, 349), (40, 41)):
+        for _ in range(more):
+            wheres[count] = made(count)
+            assert index.add(count, wheres[count].core)
+            count += 1
+        check()
+        for number in chance.sample(sorted(wheres), fewer):
+            del wheres[number]
+            assert index.remove(number)
+        check()
+    assert not wheres
 
 
 def test_properties_that_are_none_are_looked_at_as_none() -> None:

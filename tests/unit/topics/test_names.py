@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from antiphon.errors import ConfigError
 from antiphon.topics.names import (
     MAX_NAME_BYTES,
+    RESERVED,
     Pattern,
     PatternIndex,
     TopicIndex,
@@ -20,7 +21,7 @@ from antiphon.topics.names import (
 )
 
 # Few levels and many stars: then names and patterns meet, and the stars compete for levels.
-LEVELS = st.sampled_from(["a", "b", "ab"])
+LEVELS = st.sampled_from(["a", "b", "ab", "$sys"])
 STARS = st.one_of(LEVELS, st.sampled_from(["*", "**", "**"]))
 NAMES = st.lists(LEVELS, min_size=1, max_size=6).map("/".join)
 PATTERNS = st.lists(STARS, min_size=1, max_size=6).map("/".join)
@@ -43,7 +44,10 @@ def naive(pattern: list[str], name: list[str]) -> bool:
 
 
 def fits(pattern: str, name: str) -> bool:
-    return naive(pattern.split("/"), name.split("/"))
+    levels = pattern.split("/"), name.split("/")
+    if levels[1][0] in RESERVED and levels[0][0] != levels[1][0]:
+        return False
+    return naive(*levels)
 
 
 def fastest(function: Callable[[], object], times: int) -> float:
@@ -161,7 +165,11 @@ def test_an_error_shows_only_the_ends_of_a_long_name() -> None:
         ("**/a/**/a/**/b", "a/a/b", True),
         ("**/a/**/a/**/b", "a/b", False),
         ("$dead/**", "$dead/x", True),
-        ("**", "$dead/x", True),
+        ("**", "$dead/x", False),
+        ("*/x", "$sys/x", False),
+        ("$sys/**", "$sys/x/y", True),
+        ("$sys/**", "$sys", True),
+        ("**", "$other/x", True),
         ("a.c", "abc", False),
     ],
 )
@@ -249,7 +257,7 @@ def test_an_index_of_names_finds_what_asking_each_would(
     for text in patterns:
         found = index.matching(Pattern(text))
         assert found == {key for name, key in model if fits(text, name)}
-    assert index.matching(Pattern("**")) == {key for _, key in model}
+    assert index.matching(Pattern("**")) == {key for name, key in model if fits("**", name)}
 
 
 @given(st.permutations(["**", "a/*", "a/*/b", "a/**", "a/**/b", "*/**/a", "a", "a/b"]))
@@ -326,3 +334,56 @@ def test_fifty_thousand_literals_do_not_slow_a_lookup() -> None:
     scan = fastest(lambda: names.matching(everything), 3)
     assert fastest(lambda: names.matching(literal), 20) < scan / 10
     assert fastest(lambda: names.matching(beginning), 20) < scan / 10
+
+
+# --- one pattern within another -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "expected"),
+    [
+        ("**", "a", True),
+        ("**", "a/*/b", True),
+        ("**", "**", True),
+        ("**", "$sys/broker", False),
+        ("**", "$sys/**", False),
+        ("$sys/**", "$sys/clients/*", True),
+        ("plant/**", "plant/7/temp", True),
+        ("plant/**", "plant/*/temp", True),
+        ("plant/**", "**", False),
+        ("plant/**", "*/7", False),
+        ("plant/*/temp", "plant/*/temp", True),
+        ("plant/*/temp", "plant/**/temp", False),
+        ("plant/*/temp", "plant/**", False),
+        ("plant/7/temp", "plant/*/temp", False),
+        ("a/**/b", "a/**/c/b", True),
+        ("a/**/b", "a/**/b/c", False),
+        ("**/a/**", "a", True),
+        ("**/a/**", "*/a/*", True),
+        ("**/a/**", "*/b/*", False),
+    ],
+)
+def test_whether_a_pattern_lies_within_another(wide: str, narrow: str, expected: bool) -> None:
+    assert Pattern(wide).covers(Pattern(narrow)) is expected
+
+
+@given(PATTERNS, PATTERNS, st.lists(NAMES, min_size=1, max_size=20))
+def test_what_a_pattern_within_another_means_is_meant_by_both(
+    wide: str, narrow: str, names: list[str]
+) -> None:
+    if Pattern(wide).covers(Pattern(narrow)):
+        for name in names:
+            assert not fits(narrow, name) or fits(wide, name)
+
+
+@given(PATTERNS)
+def test_a_pattern_lies_within_itself(text: str) -> None:
+    assert Pattern(text).covers(Pattern(text))
+
+
+@pytest.mark.timeout(20)
+def test_comparing_evil_patterns_ends_soon() -> None:
+    began = time.perf_counter()
+    Pattern(EVIL).covers(Pattern("*/" * 400 + "**"))
+    Pattern(EVIL).covers(Pattern(EVIL))
+    assert time.perf_counter() - began < 10

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from antiphon.lab.bench.client_probe import CLIENTS, HEARTBEAT
 from antiphon.lab.bench.machine import Machine
 from antiphon.lab.bench.point import Options
 from antiphon.lab.bench.prediction import SHARE, Prediction
@@ -26,10 +27,12 @@ from antiphon.lab.bench.topic_probes import (
 from antiphon.lab.bench.topics import PACED_RATE
 
 __all__ = [
+    "BROKERS_NOTE",
     "MESSAGES_NOTE",
     "REQUESTS_NOTE",
     "TOPICS_NOTE",
     "Probe",
+    "brokers_table",
     "document",
     "print_header",
     "print_report",
@@ -60,6 +63,14 @@ REQUESTS_NOTE = (
     "Times in microseconds where they do not say ms: medians of the repeats, max the longest of "
     "all. spread: lowest and highest repeat. x pyzmq: requests/s against the first pyzmq of the "
     "same group. CPU/req: all processes of the system. others: the share of the processor that "
+    "went to other processes meanwhile, stolen time included."
+)
+
+BROKERS_NOTE = (
+    "Through a broker in a process of its own. Delays in microseconds where they do not say ms, "
+    "from when a message was due to its handler: medians of the repeats, max the longest of all. "
+    "sent late: p99 of how late the publisher itself was, which is part of the delay. lost: of all "
+    "repeats. CPU/msg: publisher, broker and subscriber. others: the share of the processor that "
     "went to other processes meanwhile, stolen time included."
 )
 
@@ -156,9 +167,18 @@ def _request_cells(row: Row) -> list[str]:
     ]
 
 
-def topics_table(rows: Sequence[Row]) -> Table:
+def brokers_table(rows: Sequence[Row]) -> Table:
+    """One line per point of brokers, a section per group: as topics, but for what they lack."""
+    table = topics_table(rows, "through a broker on this machine")
+    table.columns = [one for one in table.columns if one.header not in ("x pyzmq", "flood/s")]
+    return table
+
+
+def topics_table(
+    rows: Sequence[Row], title: str = "topics between processes on this machine"
+) -> Table:
     """One line per point of topics, a section per group."""
-    table = Table(title="topics between processes on this machine", title_justify="left")
+    table = Table(title=title, title_justify="left")
     for name in ("system", "variant", "load"):
         table.add_column(name, no_wrap=True)
     for name in ("size", "msgs/s", "spread", "x pyzmq", "p50", "p99", "p99 spread", "p99.9"):
@@ -172,7 +192,7 @@ def _topic_cells(row: Row) -> list[str]:
     point = row.point
     load = {
         "one-way": "all it has",
-        "paced": f"{PACED_RATE:,}/s",
+        "paced": f"{row.figures.get('offered_per_second', PACED_RATE):,.0f}/s",
         "half": "half its most",
         "isolation": "beside a flood",
     }[point.pattern]
@@ -255,6 +275,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
     goals = {
         "idle": "under 0.2 % of a core, under 40 MB",
         "connections": "under 20 KB each, under 1 % of a core",
+        "clients": "under 20 KB each, under 3 % of a core",
         "stalled": "flat, bounded by the buffers",
         "shares": "at most 0.03 of the period",
         "prediction": "0.85 to 1.15, none above",
@@ -266,6 +287,7 @@ def _probe_cells(name: str, probe: Probe) -> list[str]:
     titles = {
         "idle": "idle node, above the interpreter",
         "connections": f"{CONNECTIONS:,} idle connections, above the node alone",
+        "clients": f"{CLIENTS:,} idle clients of a broker, heartbeat {HEARTBEAT:g} s",
         "stalled": "memory of a sender whose receiver has stopped",
         "shares": "processor time of busy handlers, off their shares",
         "echo": "delay at 10,000/s by echoes of a random sample: half the way, p50 and p99",

@@ -146,6 +146,8 @@ class PacingThread(WorkingThread):
 class TopicWorker(Worker):
     """Carries out the orders of a point of topics."""
 
+    _load = staticmethod(load_topics)
+
     def __init__(self) -> None:
         super().__init__()
         # Of the process of a server nothing arrives, and it has no endpoint.
@@ -157,12 +159,12 @@ class TopicWorker(Worker):
         settings = EndpointConfig.from_facts(config)
         self._checker = Checker(settings.size) if check else None
         self._recorder = Recorder(settings.size)
-        self._topics = load_topics(system)(settings, self._checker, self._recorder.record)
+        self._topics = self._load(system)(settings, self._checker, self._recorder.record)
         self._endpoint = self._topics
         return {"address": self._topics.listen() if settings.receives else ""}
 
     def do_serve(self, system: str) -> dict[str, Any]:
-        return self._serve(load_topics(system))
+        return self._serve(self._load(system))
 
     def do_sample(self) -> dict[str, Any]:
         sample = super().do_sample()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,6 +37,7 @@ from antiphon.lab.bench.point import (
     rate_between,
 )
 from antiphon.lab.bench.processes import Crew, WorkerFailed, ask_all
+from antiphon.lab.peers import Peer
 from antiphon.lab.peers.topics import TOPIC_PEERS
 from antiphon.lab.peers.topics.base import NANOS, Pace
 
@@ -62,13 +64,21 @@ PACED_TIMEOUT = 25.0
 class MeasureTopics:
     """Measures points one after the other; it keeps the rates that later ones are half of."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        peers: Mapping[str, Peer] = TOPIC_PEERS,
+        worker: str = TOPIC_WORKER,
+        paced_rate: int = PACED_RATE,
+    ) -> None:
+        self._peers = peers
+        self._worker = worker
+        self._paced_rate = paced_rate
         self._rates: dict[tuple[str, str, int], list[float]] = {}
         self._most: dict[tuple[str, str, int], list[float]] = {}
 
     def __call__(self, point: Point, options: Options, repeat: int = 0) -> Measurement:
         """Measure a point once. Never raises for what a peer does wrong: the outcome says it."""
-        peer = TOPIC_PEERS[point.system]
+        peer = self._peers[point.system]
         key = (point.system, point.variant, point.size)
         if point.pattern == "half" and (rates := self._rates.get(key)):
             asked = partial(self._paced, rate=max(1, round(statistics.median(rates))))
@@ -79,7 +89,7 @@ class MeasureTopics:
         if point.pattern != "one-way":
             timed = partial(self._paced, rate=None)
             return measure_with(timed, peer, point, options, repeat)
-        flat_out = partial(measure_messages, peers=TOPIC_PEERS, worker=TOPIC_WORKER)
+        flat_out = partial(measure_messages, peers=self._peers, worker=self._worker)
         done = measure_with(flat_out, peer, point, options, repeat)
         if done.measured:
             self._rates.setdefault(key, []).append(done.rate)
@@ -89,7 +99,7 @@ class MeasureTopics:
         if point.pattern == "isolation":
             return BESIDE_RATE
         if point.pattern == "paced":
-            return PACED_RATE
+            return self._paced_rate
         rates = self._most.get((point.system, point.variant, point.size))
         if not rates:
             raise WorkerFailed("what it can do at most was not measured before")
@@ -102,7 +112,7 @@ class MeasureTopics:
         rate = rate or self._rate(point)
         floods = point.pattern == "isolation"
         receivers, senders = assemble(
-            crew, point, options.capacity, peers=TOPIC_PEERS, worker=TOPIC_WORKER
+            crew, point, options.capacity, peers=self._peers, worker=self._worker
         )
         ask_all(senders, "prepare", timeout=30.0)
         if floods:

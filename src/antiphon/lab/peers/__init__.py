@@ -32,7 +32,9 @@ __all__ = [
     "CORE",
     "ENCRYPTION",
     "MORE_PEERS",
+    "MOSQUITTO",
     "NATS",
+    "PAHO",
     "PEERS",
     "ZENOH",
     "ZMQ",
@@ -155,8 +157,9 @@ SCTP = Requirement(
     "the kernel's module sctp, and load it (modprobe sctp)",
     probe=has_sctp,
 )
+PAHO = Requirement("paho.mqtt", "the package paho-mqtt")
 # It knows no option that prints only its version, so it is not asked as other programs are.
-_MOSQUITTO = Requirement(
+MOSQUITTO = Requirement(
     "mosquitto",
     "the system package mosquitto",
     probe=lambda: find_program("mosquitto") is not None,
@@ -273,7 +276,7 @@ MORE_PEERS: dict[str, Peer] = {
             "mqtt_mosquitto",
             ("qos0", "qos1"),
             _BOTH,
-            (Requirement("paho.mqtt", "the package paho-mqtt"), _MOSQUITTO),
+            (PAHO, MOSQUITTO),
             "paho-mqtt",
             served=True,
         ),

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import nats
 
-from antiphon.lab.peers import find_program
 from antiphon.lab.peers.base import (
     LOOPBACK,
     Endpoint,
@@ -27,7 +25,7 @@ from antiphon.lab.peers.base import (
     Sender,
     payload_of,
 )
-from antiphon.lab.peers.servers import start_server
+from antiphon.lab.peers.nats_server import serve_nats
 
 __all__ = ["ENDPOINT", "PubSub"]
 
@@ -88,15 +86,7 @@ class PubSub(PullEndpoint):
 
     @classmethod
     def serve(cls, host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
-        program = find_program("nats-server")
-        if program is None:
-            raise FileNotFoundError("nats-server not found; install the package nats-server")
-
-        def command(port: int) -> list[str]:
-            return [program, "-a", host, "-p", str(port)]
-
-        port, server, stop = start_server("nats-server", command, _greets, host)
-        return f"nats://{host}:{port}", [server], stop
+        return serve_nats(host)
 
     def listen(self) -> str:
         self._start_receiving()
@@ -146,11 +136,6 @@ class PubSub(PullEndpoint):
 
     def close(self) -> None:
         self._stop_receiving()
-
-
-def _greets(connection: socket.socket) -> bool:
-    """It says who it is, without being asked."""
-    return connection.recv(4) == b"INFO"
 
 
 ENDPOINT: type[Endpoint] = PubSub

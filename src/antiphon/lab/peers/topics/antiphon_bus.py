@@ -93,8 +93,11 @@ class BusEndpoint(TopicEndpoint):
         on_paced: OnData = lambda data: None,
     ) -> None:
         super().__init__(config, on_data, on_paced)
-        self._bus = open_bus(config.folder)
+        self._bus = self._open(config)
         self._longest = 0
+
+    def _open(self, config: EndpointConfig) -> Bus:
+        return open_bus(config.folder)
 
     def listen(self) -> str:
         options: dict[str, Any] = {}

@@ -1,0 +1,46 @@
+#include "bindings/acks.hpp"
+
+namespace antiphon::python {
+
+namespace {
+
+constexpr std::size_t kAtOnce = 1024;  // ranges in one message
+
+}  // namespace
+
+void Acks::add(const AckOf& event, AckRange::Verdict verdict) {
+    if (event.broker == 0) return;
+    std::lock_guard lock(mutex_);
+    if (broker_ != event.broker) ranges_.clear();  // another one: the one before hands them out again
+    broker_ = event.broker;
+    if (!ranges_.empty()) {
+        AckRange& last = ranges_.back();
+        if (last.topic == event.topic && last.epoch == event.epoch && last.verdict == verdict &&
+            last.last + 1 == event.number) {
+            last.last = event.number;
+            return;
+        }
+    }
+    ranges_.push_back({flow_, event.topic, event.epoch, event.number, event.number, verdict});
+}
+
+void Acks::send() {
+    std::lock_guard lock(mutex_);
+    Peer* peer = broker_ == 0 ? nullptr : node_->find_peer(broker_);
+    for (bool parked = false; !ranges_.empty() && peer != nullptr;) {
+        const std::size_t count = std::min(ranges_.size(), kAtOnce);
+        const Attempt tried = node_->try_message(
+            *peer, kAckKind, {reinterpret_cast<const char*>(ranges_.data()), count * sizeof(AckRange)});
+        if (tried.status == Attempt::Status::sent) {
+            ranges_.erase(ranges_.begin(), ranges_.begin() + static_cast<std::ptrdiff_t>(count));
+        } else if (tried.status == Attempt::Status::not_connected || tried.status == Attempt::Status::closed) {
+            ranges_.clear();
+        } else if (tried.status != Attempt::Status::again) {
+            if (parked) return;
+            wait_for(*peer, tried);
+            parked = true;
+        }
+    }
+}
+
+}  // namespace antiphon::python

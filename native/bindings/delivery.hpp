@@ -1,0 +1,189 @@
+// One durable subscription, or one work group: each event goes to one member, and is done with when that
+// has acknowledged it. What is not comes again, to whoever is there, and in the end to the dead letters.
+//
+// Events come out of logs, from a position on, or are pushed by publishers' routes; those that were read
+// and not acknowledged are kept here, so their number is bounded.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bindings/acks.hpp"
+#include "bindings/quota.hpp"
+#include "bindings/route.hpp"
+#include "bindings/targets.hpp"
+#include "log/reader.hpp"
+#include "log/store.hpp"
+#include "node/pump.hpp"
+#include "scheduler/timers.hpp"
+
+namespace antiphon::python {
+
+class Delivery : public Pump, public log::Watcher, public log::Listener, public Ticker {
+   public:
+    struct Options {
+        Nanos ack_timeout;
+        unsigned max_attempts;
+        std::size_t most_waiting;  // that were pushed, and nobody has yet
+    };
+    // A part of a log: from one sequence to another, both included.
+    using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+    // Where a topic stands: everything below `next` is acknowledged, but what is in the ranges.
+    struct Position {
+        std::string topic;
+        std::uint64_t next;
+        Ranges pending;
+    };
+    struct Counts {
+        std::uint64_t delivered = 0, acknowledged = 0, again = 0, dead = 0, dropped = 0, missed = 0;
+        std::size_t members = 0, out = 0, waiting = 0;
+    };
+
+    // `store` and `dead` may be null: then what nobody takes is dropped.
+    Delivery(std::shared_ptr<Node> node, std::shared_ptr<log::Store> store, std::shared_ptr<log::Log> dead,
+             std::shared_ptr<const match::Filter> where, Options options);
+    ~Delivery() override;
+    void start();
+    void close();  // without the interpreter's lock
+
+    // A recorded topic; `next` and `pending` as a position has them, or next 0: from `start` on.
+    void add_log(std::uint32_t topic, std::string name, std::shared_ptr<log::Log> log, const log::Start& start,
+                 std::uint64_t next, Ranges pending);
+    void join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge, std::size_t capacity);
+    void leave(std::uint16_t peer, std::uint32_t flow);
+    // It gets nothing more, and may acknowledge what it has; how many that is.
+    std::size_t dismiss(std::uint16_t peer, std::uint32_t flow);
+    void acknowledge(std::uint16_t peer, const AckRange& range);
+    // Events of a topic that is not recorded. May wait for room, on a scheduler thread; what finds none in
+    // time is dropped.
+    void push(std::uint32_t topic, const std::string& name, std::uint16_t source, const std::vector<EventView>& views,
+              Nanos patience);
+
+    std::vector<Position> positions();
+    std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }  // changes with them
+    Counts counts();
+
+    bool run_slice(Nanos until) override;
+    void more() override { nudge(); }
+    void tick(Nanos, std::uint64_t, std::uint64_t) override {
+        if (timed_.load(std::memory_order_relaxed)) nudge();
+    }
+    void appended(std::uint64_t token, const log::Receipt& receipt) override;
+
+   private:
+    struct Item {
+        std::uint32_t topic = 0;
+        std::uint64_t sequence = 0;
+        std::int64_t time_ns = 0;
+        std::uint16_t source = 0;
+        std::uint32_t attempts = 0;  // made so far
+        // Of these: it was handed back, too much time went by, or it was the one at hand when its member went.
+        // A member that dies has many that it has not begun yet, and those are not to blame.
+        unsigned strikes = 0;
+        std::uint32_t properties = 0;
+        std::string bytes;  // the properties, then the data
+        Nanos not_before = 0;
+    };
+    struct Out {
+        std::uint32_t number;
+        Nanos deadline;
+        bool settled;
+        Item item;
+    };
+    struct Topic {
+        std::string name;
+        std::shared_ptr<log::Log> log;  // null: its events are pushed
+        std::unique_ptr<log::Reader> reader;
+        std::uint64_t resumed = 0;  // below that only what `redo` has is to be done
+        Ranges redo;
+        std::uint64_t next = 0;           // behind the last that was read
+        std::set<std::uint64_t> pending;  // read, and not acknowledged
+        std::uint64_t missed = 0;         // before the next one
+    };
+    struct Lane {
+        std::shared_ptr<Target> target;
+        std::deque<Out> out;
+    };
+    struct Member {
+        Peer& peer;
+        OutFlow& flow;
+        std::uint64_t incarnation;
+        std::size_t capacity, out = 0;
+        bool blocked = false;  // in this slice
+        std::unordered_map<std::uint32_t, Lane> lanes{};
+    };
+    using Key = std::pair<std::uint16_t, std::uint32_t>;
+
+    bool read();
+    bool wants(const log::Record& record, Topic& topic) const;
+    Member* choose();
+    bool send(Member& member, std::deque<Item>& from, std::size_t most, std::unique_lock<std::mutex>& lock);
+    bool send_large(Member& member, Lane& lane, std::deque<Item>& from, std::unique_lock<std::mutex>& lock);
+    void sent(Member& member, Lane& lane, std::deque<Item>& from, std::size_t count);
+    void settle(Member& member, Lane& lane);
+    void finish(const Item& item);
+    void again(Item&& item, bool at_once, bool strike);
+    LogMark mark_of(const Item& item) const {
+        return {item.source, static_cast<std::uint8_t>(std::min<std::uint32_t>(item.attempts + 1, 255))};
+    }
+    void bury(Item&& item);
+    void take_receipts();
+    void look_at_deadlines(Nanos now);
+
+    const std::shared_ptr<log::Store> store_;
+    const std::shared_ptr<log::Log> dead_;
+    const std::shared_ptr<const match::Filter> where_;
+    const Options options_;
+    std::atomic<bool> closed_{false};  // set once; looked at in slices
+    std::atomic<bool> timed_{false};   // something has a deadline; a hint for the timers' thread, relaxed
+    std::atomic<std::uint64_t> version_{0};
+    bool started_ = false;
+
+    std::mutex mutex_;  // of everything below; held while a log is read, and while a ring is written
+    std::unique_ptr<std::condition_variable> room_ = std::make_unique<std::condition_variable>();
+    std::map<std::uint32_t, Topic> topics_;
+    std::uint32_t last_read_ = 0;  // topics take turns
+    std::map<Key, Member> members_;
+    std::deque<Item> fresh_, again_;
+    std::unordered_map<std::uint64_t, Item> dying_;  // on their way to the dead letters
+    std::uint64_t tokens_ = 0;
+    Counts counts_;
+
+    std::mutex receipts_mutex_;  // the log thread's alone to wait for
+    std::vector<std::pair<std::uint64_t, bool>> receipts_;
+};
+
+// From one publisher of a topic that is not recorded to a group.
+class GroupRoute : public Route {
+   public:
+    GroupRoute(std::shared_ptr<Delivery> to, std::uint32_t topic, std::string name, std::uint16_t source)
+        : to_(std::move(to)), topic_(topic), name_(std::move(name)), source_(source) {}
+    void relay(const std::vector<EventView>& views, std::uint32_t, Nanos, Nanos patience) override;
+
+   private:
+    const std::shared_ptr<Delivery> to_;
+    const std::uint32_t topic_;
+    const std::string name_;
+    const std::uint16_t source_;
+};
+
+// To several, one after the other; the quota, if there is one, counts an event once for all of them.
+class ForkedRoute : public Route {
+   public:
+    ForkedRoute(std::vector<std::shared_ptr<Route>> to, std::shared_ptr<Quota> quota)
+        : to_(std::move(to)), quota_(std::move(quota)) {}
+    void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) override;
+    Ended take_ended() override;
+
+   private:
+    const std::vector<std::shared_ptr<Route>> to_;
+    const std::shared_ptr<Quota> quota_;
+};
+
+}  // namespace antiphon::python

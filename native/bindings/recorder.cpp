@@ -1,0 +1,136 @@
+#include "bindings/recorder.hpp"
+
+#include "bindings/python.hpp"
+
+namespace antiphon::python {
+
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{1} << 20;   // bytes that go to the log at once
+constexpr Nanos kLook = 100 * kMillisecond;            // for the end, while a log has no room
+constexpr Nanos kPatience = 30 * kSecond;              // with a disk that takes nothing
+
+}  // namespace
+
+Recorder::Recorder(std::shared_ptr<Node> node, std::shared_ptr<log::Store> store, std::shared_ptr<log::Log> log,
+                   std::uint16_t source, std::uint32_t number, std::uint64_t producer)
+    : Pump(std::move(node)),
+      store_(std::move(store)),
+      log_(std::move(log)),
+      source_(source),
+      number_(number),
+      producer_(producer) {}
+
+Recorder::~Recorder() { close(); }
+
+void Recorder::close() {
+    if (!closed_.exchange(true) && !node_->forked()) retire();
+}
+
+// A block has the numbers of one producer without a gap. What is not taken is left to its publisher, who
+// sends it again until it is told that it is here; whoever is told nothing has lost it.
+void Recorder::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, Nanos) {
+    received_.fetch_add(views.size(), std::memory_order_relaxed);
+    const std::size_t total = allowed(views);
+    Released released;
+    for (std::size_t i = 0; i < total && !closed_.load(std::memory_order_relaxed);) {
+        log::Block block(producer_, producer_ == 0 ? 0 : views[i].head.sequence);
+        const std::size_t first = i;
+        if (producer_ != 0 && expected_ != 0 && views[i].head.sequence > expected_) return refuse();
+        do {
+            const EventView& view = views[i];
+            block.add({view.data, view.size}, {view.properties, view.head.properties}, view.head.time_ns, source_);
+            ++i;
+        } while (i < total && block.bytes().size() < kBlock &&
+                 (producer_ == 0 || views[i].head.sequence == views[i - 1].head.sequence + 1));
+        const std::uint64_t last = views[i - 1].head.sequence;
+        expected_ = views[first].head.sequence;
+        if (append(std::move(block), last)) {
+            expected_ = last + 1;
+            continue;
+        }
+        dropped_.fetch_add(i - first, std::memory_order_relaxed);
+        if (producer_ != 0) return refuse();
+    }
+    if (total < views.size() && producer_ != 0) refuse();
+}
+
+// How many of them the quota lets pass. What was let pass before and comes again is not asked about again.
+std::size_t Recorder::allowed(const std::vector<EventView>& views) {
+    const std::shared_ptr<Quota> quota = quota_;
+    if (!quota) return views.size();
+    std::size_t known = 0;
+    while (producer_ != 0 && known < views.size() && views[known].head.sequence < paid_) ++known;
+    const std::size_t passed = known + quota->take(views.data() + known, views.size() - known, producer_ != 0);
+    if (passed > known) paid_ = views[passed - 1].head.sequence + 1;
+    return passed;
+}
+
+// Something of the publisher's was not taken, and what comes behind it must not be there before it: it
+// would pass for acknowledged. The publisher goes back to where it was told to be.
+void Recorder::refuse() {
+    {
+        std::lock_guard lock(mutex_);
+        behind_ = true;
+    }
+    nudge();
+}
+
+bool Recorder::append(log::Block&& block, std::uint64_t token) {
+    const std::size_t bytes = block.bytes().size();
+    const auto self = std::static_pointer_cast<Recorder>(shared_from_this());
+    const Nanos until = now_ns() + kPatience;
+    while (!closed_.load(std::memory_order_relaxed)) {
+        const log::Put put = store_->append(log_, std::move(block), self, token);
+        if (put == log::Put::taken) return true;
+        if (put != log::Put::no_room || now_ns() >= until) return false;
+        Scheduler::Blocked blocked;
+        store_->wait_for_room(bytes, now_ns() + kLook);
+    }
+    return false;
+}
+
+// On the log thread.
+void Recorder::appended(std::uint64_t token, const log::Receipt& receipt) {
+    if (producer_ == 0 || closed_.load(std::memory_order_relaxed)) return;
+    {
+        std::lock_guard lock(mutex_);
+        if (receipt.status == log::Status::ok) {
+            upto_ = std::max(upto_, token);
+            status_ = log::Status::ok;
+        } else if (status_ == log::Status::ok || receipt.status != log::Status::out_of_order) {
+            status_ = receipt.status;
+            error_ = receipt.error;
+        }
+    }
+    nudge();
+}
+
+ReceiptMessage Recorder::receipt(bool& behind) {
+    std::lock_guard lock(mutex_);
+    behind = std::exchange(behind_, false);
+    const log::Status status = behind && status_ == log::Status::ok ? log::Status::out_of_order : status_;
+    return {producer_, upto_, number_, static_cast<std::uint32_t>(status), error_};
+}
+
+// One word for all that was acknowledged since the last.
+bool Recorder::run_slice(Nanos) {
+    Peer* peer = node_->find_peer(source_);
+    for (bool last = false; peer != nullptr; last = true) {
+        bool behind = false;
+        const ReceiptMessage message = receipt(behind);
+        const Attempt tried =
+            node_->try_message(*peer, kReceiptKind, {reinterpret_cast<const char*>(&message), sizeof message});
+        if (tried.status == Attempt::Status::sent || tried.status == Attempt::Status::closed) return false;
+        if (tried.status == Attempt::Status::not_connected) return false;  // it will send again, and be told then
+        if (behind) {
+            std::lock_guard lock(mutex_);
+            behind_ = true;
+        }
+        if (last) return false;
+        wait_for(*peer, tried);
+    }
+    return false;
+}
+
+}  // namespace antiphon::python

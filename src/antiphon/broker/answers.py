@@ -1,0 +1,115 @@
+"""What a broker answers to those of its clients that ask, and who may ask what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from antiphon.broker.durable import Deliveries
+from antiphon.broker.permissions import Known
+from antiphon.broker.recording import no_store
+from antiphon.errors import PermissionDenied
+from antiphon.topics.asking import Claim, NotAdmitted
+from antiphon.topics.kinds import check_text
+from antiphon.topics.rights import Refused, denied
+
+if TYPE_CHECKING:
+    from antiphon.broker.broker import Broker
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """Those of one broker. On a scheduler thread; raises what the one who asks raises."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def record(self, source: int, topic: str) -> None:
+        """From now on, for whoever may publish and record it."""
+        name = check_text(topic)
+        broker = self._broker
+        with broker._lock:
+            client = self._admitted(source)
+            why = broker._gate.records(source, name)
+            if why is None and name not in broker._topics:
+                why = self._too_many(client)
+            if why is not None:
+                raise self._denied(client, "record", name, why)
+            if broker._recording is None:
+                raise no_store("record=True")
+            broker._start_recording(broker._topic(name))
+            broker._changed.notify_all()
+
+    def _too_many(self, client: Known) -> str | None:
+        """Each topic that is recorded has files; a client must not fill the disk with names."""
+        most = self._broker._gate.limits.max_topics
+        client.recorded += 1
+        return None if client.recorded <= most else f"a client may publish {most} topics"
+
+    def claim(self, source: int, claim: Claim) -> None:
+        """Whether a subscription may be so."""
+        broker = self._broker
+        with broker._lock:
+            client = self._admitted(source)
+            why = broker._gate.why(source, "subscribe", claim.pattern)
+            if why is None and claim.durable is not None and broker._deliveries is not None:
+                why = broker._deliveries.keeps_from(client, claim.durable)
+            if why is not None:
+                broker._gate.refused += 1
+                raise self._denied(client, "subscribe", claim.pattern, why)
+            if broker._recording is None and (claim.start or claim.durable is not None):
+                raise no_store("durable=" if claim.durable is not None else "start=")
+            if broker._deliveries is not None:
+                broker._deliveries.claim(source, claim)
+
+    def forget(self, source: int, name: str) -> None:
+        """A durable subscription of the client's own, or of one that it looks after."""
+        with self._broker._lock:
+            self._of(source, name).forget(name)
+
+    def release(self, source: int, flow: int) -> None:
+        """What a subscription of the client's has not acknowledged is for others."""
+        with self._broker._lock:
+            self._admitted(source)
+            if self._broker._deliveries is not None:
+                self._broker._deliveries.release((source, flow))
+
+    def durables(self, source: int) -> list[dict[str, Any]]:
+        """Those of the client's own, and those that it looks after."""
+        with self._broker._lock:
+            client = self._admitted(source)
+            return self._deliveries().describe(client)
+
+    def replay_dead(self, source: int, name: str, limit: int) -> int:
+        """How many dead letters went back to their topics."""
+        with self._broker._lock:
+            return self._of(source, name).replay_dead(name, limit)
+
+    # --- who asks ---------------------------------------------------------------------------
+
+    def _admitted(self, source: int) -> Known:
+        client = self._broker._gate.get(source)
+        if client is None or source in self._broker._entrance.dismissed:
+            self._broker._gate.refused += 1
+            raise NotAdmitted(f"the broker does not know client {source}, or has turned it away")
+        return client
+
+    def _of(self, source: int, name: str) -> Deliveries:
+        """Where a name that belongs to the one who asks is; raises `PermissionDenied`."""
+        client = self._admitted(source)
+        deliveries = self._deliveries()
+        why = deliveries.keeps_from(client, name)
+        if why is not None:
+            self._broker._gate.refused += 1
+            raise self._denied(client, "admin", None, why)
+        return deliveries
+
+    def _deliveries(self) -> Deliveries:
+        if self._broker._recording is None or self._broker._deliveries is None:
+            raise no_store("durable=")
+        return self._broker._deliveries
+
+    def _denied(
+        self, client: Known, action: str, topic: str | None, reason: str
+    ) -> PermissionDenied:
+        return denied(Refused(client.name, action, topic, reason), self._broker.address)

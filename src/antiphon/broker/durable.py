@@ -1,0 +1,417 @@
+"""Durable subscriptions and work groups of a broker: who holds which name, and where it stands.
+
+Each has a `DeliveryCore`, which reads logs from a position on, hands every event to one member and
+waits for its acknowledgement (``native/bindings/delivery.cpp``). Here is done what happens when a
+member, a topic or the broker comes or goes. Everything with the broker's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from antiphon._core import DeliveryCore, make_delivery
+from antiphon.broker.config import BrokerConfig
+from antiphon.broker.permissions import Known
+from antiphon.broker.positions import Place, Positions, Saved
+from antiphon.broker.recording import beginning
+from antiphon.broker.store import Store
+from antiphon.errors import ConfigError
+from antiphon.node import Node
+from antiphon.topics.announcements import Wish
+from antiphon.topics.asking import Claim
+from antiphon.topics.names import Pattern
+from antiphon.topics.neighbours import Interest
+from antiphon.topics.rights import DEAD
+
+__all__ = ["Deliveries", "dead_topic"]
+
+log = logging.getLogger("antiphon.broker")
+
+_ACKS = 36
+_CAPACITY = 65536
+_CLAIMED = 5.0  # seconds for which a name is kept for the one who asked
+_MOST_OUT, _MOST_OUT_OF_GROUP = 4096, 64  # events of one member without an acknowledgement
+_MOST_PUSHED = 4096  # events of topics that are not recorded, which wait for a member
+_OURS = ("dead.topic", "dead.sequence", "dead.attempts")
+
+Key = tuple[str, ...]
+
+
+def dead_topic(name: str) -> str:
+    """Where the events of a durable subscription go that nobody could handle."""
+    return DEAD + name
+
+
+@dataclass(eq=False)
+class _Delivery:
+    """One name. ``saved`` is None for a group that nobody remembers."""
+
+    key: Key
+    pattern: Pattern
+    where: str | None
+    group: str | None
+    saved: Saved | None = None
+    core: DeliveryCore | None = None
+    members: dict[tuple[int, int], Interest] = field(default_factory=dict)
+    waiting: dict[tuple[int, int], Interest] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+    written: int = -1  # version of the positions
+    owner: str = ""  # the client that it belongs to, where clients have rights
+
+    @property
+    def name(self) -> str:
+        return self.key[1]
+
+
+class Deliveries:
+    """All of a broker. ``recorded`` gives the numbers of recorded topics by their names."""
+
+    def __init__(self, node: Node, config: BrokerConfig, store: Store | None) -> None:
+        self._node = node
+        self._config = config
+        self._store = store
+        self._positions = None if store is None else Positions(store.path)
+        self._all: dict[Key, _Delivery] = {}
+        self._held: dict[tuple[int, int], _Delivery] = {}
+        self._claimed: dict[str, tuple[int, float]] = {}
+        self._writing = threading.Lock()
+        self._leaving: dict[tuple[int, int], float] = {}
+        for saved in [] if self._positions is None else self._positions.load():
+            key = ("durable", saved.name)
+            self._all[key] = _Delivery(
+                key,
+                Pattern(saved.pattern),
+                saved.where,
+                saved.group,
+                saved=saved,
+                owner=saved.owner,
+            )
+        node._on(_ACKS, self._acknowledged, None, _log_failure, True, 1, _CAPACITY, "block")
+
+    def _acknowledged(self, source: int, batch: Any) -> None:
+        """What members have done. On a scheduler thread, without the lock."""
+        for said in batch:
+            delivery = self._held.get((source, int.from_bytes(said[:4], "little")))
+            if delivery is not None and delivery.core is not None:
+                delivery.core.acknowledge(source, said)
+
+    # --- who may have a name ----------------------------------------------------------------
+
+    def claim(self, source: int, claim: Claim) -> None:
+        """Raises `ConfigError` that names the holder, if that is another."""
+        if claim.durable is None:
+            return
+        delivery = self._all.get(("durable", claim.durable))
+        if delivery is not None and delivery.members:
+            self._check_shared(delivery, claim.group)
+        kept = self._claimed.get(claim.durable)
+        if claim.group is None:
+            if kept is not None and kept[0] != source and time.monotonic() < kept[1]:
+                raise _refusal(claim.durable, kept[0])
+            self._claimed[claim.durable] = source, time.monotonic() + _CLAIMED
+
+    def _check_shared(self, delivery: _Delivery, group: str | None) -> None:
+        alive = [peer for peer, _ in delivery.members if self._node._is_connected(peer)]
+        if alive and (group is None or group != delivery.group):
+            raise _refusal(delivery.name, alive[0], delivery.group)
+
+    # --- members ----------------------------------------------------------------------------
+
+    def keeps_from(self, client: Known | None, name: str) -> str | None:
+        """None, or why a durable subscription is not this client's: it belongs to who made it."""
+        delivery = self._all.get(("durable", name))
+        saved = None if delivery is None else delivery.saved
+        if saved is None or not saved.owner:
+            return None
+        if client is not None and client.name == saved.owner:
+            return None
+        if client is not None and client.administrates(saved.pattern):
+            return None
+        return f"the durable subscription {name!r} belongs to {saved.owner!r}"
+
+    def came(self, interest: Interest, client: Known | None, recorded: dict[str, int]) -> None:
+        """A subscription with a name. ``recorded``: the topics that it matches."""
+        wish = interest.wish
+        assert wish is not None
+        where = None if interest.where is None else interest.where.text
+        if wish.durable is not None:
+            key: Key = ("durable", wish.durable)
+            self._claimed.pop(wish.durable, None)
+        else:
+            key = ("group", str(wish.group), interest.pattern.text, where or "")
+        delivery = self._all.get(key)
+        if delivery is None:
+            delivery = self._all[key] = _Delivery(key, interest.pattern, where, wish.group)
+        if client is not None and client.rights is not None:
+            delivery.owner = delivery.owner or client.name
+        place = (interest.peer, interest.flow)
+        if delivery.members and wish.durable is not None:
+            try:
+                self._check_shared(delivery, wish.group)
+            except ConfigError as error:
+                log.warning("client %d has to wait: %s", interest.peer, error)
+                delivery.waiting[place] = interest
+                return
+        self._join(delivery, interest, recorded)
+
+    def _join(self, delivery: _Delivery, interest: Interest, recorded: dict[str, int]) -> None:
+        wish = interest.wish
+        assert wish is not None
+        where = None if interest.where is None else interest.where.text
+        another = (delivery.pattern.text, delivery.where) != (interest.pattern.text, where)
+        if another and not delivery.members:
+            self._put_away(delivery)  # it wants something else from now on
+        delivery.pattern, delivery.where = interest.pattern, where
+        delivery.group = wish.group
+        if delivery.core is None:
+            delivery.core = make_delivery(
+                self._node,
+                None if self._store is None else self._store._core,
+                dead_topic(delivery.name) if wish.durable is not None else "",
+                interest.where.core if interest.where else None,
+                self._config.ack_timeout,
+                self._config.max_attempts,
+                _MOST_PUSHED,
+            )
+        is_new = wish.durable is not None and delivery.saved is None
+        if is_new:
+            delivery.saved = Saved(
+                delivery.name, interest.pattern.text, where, wish.group, owner=delivery.owner
+            )
+        for topic, number in recorded.items():
+            self._add(delivery, topic, number, wish if is_new or delivery.saved is None else None)
+        peer, incarnation, flow, least_charge = interest.place
+        most = _MOST_OUT if wish.group is None else _MOST_OUT_OF_GROUP
+        capacity = min(wish.capacity or most, most)
+        place = (peer, flow)
+        if delivery.core.join(self._node, peer, incarnation, flow, least_charge, capacity):
+            delivery.members[place] = interest
+            self._held[place] = delivery
+            self._leaving.pop(place, None)
+        if is_new:
+            self._save(delivery)
+
+    def _add(self, delivery: _Delivery, topic: str, number: int, wish: Wish | None) -> None:
+        """A recorded topic. ``wish`` is None for one that is new to a name that was known."""
+        if delivery.core is None or topic in delivery.topics:
+            return
+        assert self._store is not None
+        delivery.topics.add(topic)
+        known = None if delivery.saved is None else delivery.saved.places.get(topic)
+        at, value = ("earliest", 0) if wish is None else beginning(wish, topic)
+        delivery.core.add_log(
+            self._store._core,
+            topic,
+            number,
+            at,
+            value,
+            0 if known is None else known.next,
+            [] if known is None else known.pending,
+        )
+
+    def went(self, peer: int, flow: int, recorded: dict[str, int]) -> None:
+        """A subscription with a name has gone; what it has not acknowledged is for the next one."""
+        place = (peer, flow)
+        for delivery in self._all.values():
+            delivery.waiting.pop(place, None)
+        held = self._held.get(place)
+        if held is None or held.core is None:
+            return
+        held.members.pop(place, None)
+        # One that ends in good order handles what it has, and acknowledges it.
+        if held.core.dismiss(peer, flow) and self._node._is_connected(peer):
+            self._leaving[place] = time.monotonic() + self._config.ack_timeout
+        else:
+            self.release(place)
+        if not held.members and held.waiting:
+            _, interest = held.waiting.popitem()
+            self._join(held, interest, recorded)
+
+    def release(self, place: tuple[int, int]) -> None:
+        """What one who has left has not acknowledged is for the others; any place."""
+        held = self._held.get(place)
+        if held is None or place in held.members:
+            return
+        del self._held[place]
+        self._leaving.pop(place, None)
+        if held.core is None:
+            return
+        held.core.leave(*place)
+        if held.saved is None and not held.members and held not in self._held.values():
+            held.core.close()
+            del self._all[held.key]
+
+    def tend(self, now: float) -> None:
+        """Those who have left, and will not say more."""
+        for place, until in list(self._leaving.items()):
+            held, (peer, flow) = self._held[place], place
+            done = held.core is None or not held.core.dismiss(peer, flow)
+            if done or now > until or not self._node._is_connected(peer):
+                self.release(place)
+
+    def topic_came(self, topic: str, number: int) -> None:
+        """A topic is recorded from now on."""
+        for delivery in self._all.values():
+            if delivery.core is not None and delivery.pattern.matches(topic):
+                self._add(delivery, topic, number, None)
+
+    def pushed(self, topic: str) -> list[DeliveryCore]:
+        """The groups that want a topic that is not recorded."""
+        return [
+            one.core
+            for one in self._all.values()
+            if one.core is not None and one.group is not None and one.pattern.matches(topic)
+        ]
+
+    # --- positions --------------------------------------------------------------------------
+
+    def moved(self) -> list[tuple[Key, Saved]]:
+        """Those that are to be written, as they stand now; for `write`."""
+        found = []
+        for delivery in self._all.values():
+            core = delivery.core
+            if delivery.saved is None or core is None or core.version == delivery.written:
+                continue
+            delivery.written = core.version
+            self._note(delivery)
+            found.append((delivery.key, msgspec.structs.replace(delivery.saved)))
+        return found
+
+    def write(self, moved: list[tuple[Key, Saved]]) -> None:
+        """Without the broker's lock: the disk may take its time."""
+        for key, saved in moved:
+            with self._writing:
+                delivery = self._all.get(key)
+                if delivery is None or self._positions is None:
+                    continue  # it was forgotten meanwhile
+                try:
+                    self._positions.save(saved)
+                except OSError as error:
+                    delivery.written = -1
+                    log.error("the position of %r was not written: %s", saved.name, error)
+
+    def _save(self, delivery: _Delivery) -> None:
+        """At once: it is new, or its file says something that must not be done twice."""
+        assert self._positions is not None
+        assert delivery.saved is not None
+        if delivery.core is not None:
+            delivery.written = delivery.core.version
+            self._note(delivery)
+        with self._writing:
+            self._positions.save(delivery.saved)
+
+    def _note(self, delivery: _Delivery) -> None:
+        saved = delivery.saved
+        assert saved is not None
+        assert delivery.core is not None
+        saved.pattern, saved.where = delivery.pattern.text, delivery.where
+        saved.group, saved.owner = delivery.group, delivery.owner
+        for topic, following, pending in delivery.core.positions():
+            saved.places[topic] = Place(following, pending)
+
+    def _put_away(self, delivery: _Delivery) -> None:
+        if delivery.core is not None:
+            if delivery.saved is not None:
+                self._note(delivery)
+            delivery.core.close()
+        delivery.core = None
+        delivery.topics.clear()
+
+    def forget(self, name: str) -> None:
+        """Raises `ConfigError` for one that is not there, or that somebody holds."""
+        delivery = self._all.get(("durable", name))
+        if delivery is None or delivery.saved is None:
+            raise ConfigError(f"there is no durable subscription {name!r}", setting="durable")
+        if delivery.members:
+            raise _refusal(name, next(iter(delivery.members))[0])
+        self._put_away(delivery)
+        with self._writing:
+            del self._all[delivery.key]
+            if self._positions is not None:
+                self._positions.remove(name)
+
+    def describe(self, client: Known | None) -> list[dict[str, Any]]:
+        """Name, pattern, holders and the lag of each topic, as plain values; of a client's own."""
+        found = []
+        for delivery in self._all.values():
+            if delivery.saved is None or self._store is None:
+                continue
+            if self.keeps_from(client, delivery.name) is not None:
+                continue
+            if delivery.core is not None:
+                self._note(delivery)
+            counts = {} if delivery.core is None else delivery.core.counts()
+            found.append(
+                describe(delivery.saved, self._store)
+                | {"holders": sorted({peer for peer, _ in delivery.members}), "counts": counts}
+            )
+        return sorted(found, key=lambda one: str(one["name"]))
+
+    def replay_dead(self, name: str, limit: int) -> int:
+        """Dead letters that were not replayed before go back to their topics; how many did."""
+        delivery = self._all.get(("durable", name))
+        if delivery is None or delivery.saved is None or self._store is None:
+            raise ConfigError(f"there is no durable subscription {name!r}", setting="durable")
+        done = 0
+        reader = self._store.reader(dead_topic(name), delivery.saved.dead_replayed + 1)
+        for record in reader:
+            if limit and done >= limit:
+                break
+            properties = msgspec.msgpack.decode(record.properties, type=dict[str, Any])
+            topic = str(properties["dead.topic"])
+            kept = {key: value for key, value in properties.items() if key not in _OURS}
+            self._store.append(
+                topic,
+                record.data,
+                properties=msgspec.msgpack.encode(kept) if kept else b"",
+                time_ns=record.time_ns,
+                source=record.source,
+            )
+            delivery.saved.dead_replayed = record.sequence
+            done += 1
+        if done:
+            self._save(delivery)
+        return done
+
+    def end(self) -> None:
+        """Nothing is handed out any more; acknowledgements still count."""
+        for delivery in self._all.values():
+            if delivery.core is not None:
+                delivery.core.close()
+
+
+def describe(saved: Saved, store: Store) -> dict[str, Any]:
+    """A durable subscription and its lag, in events, as plain values."""
+    topics = []
+    for topic, place in sorted(saved.places.items()):
+        info = store.log(topic)
+        lag = max(0, info.next - max(place.next, info.first)) + place.unacknowledged
+        topics.append({"topic": topic, "next": place.next, "end": info.next, "lag": lag})
+    return {
+        "name": saved.name,
+        "pattern": saved.pattern,
+        "where": saved.where,
+        "group": saved.group,
+        "topics": topics,
+        "lag": sum(one["lag"] for one in topics),
+    }
+
+
+def _refusal(name: str, holder: int, group: str | None = None) -> ConfigError:
+    shared = "" if group is None else f", as a member of group {group!r}"
+    return ConfigError(
+        f"the durable subscription {name!r} is held by client {holder}{shared}; end that one, take "
+        "another name, or share it with group=",
+        setting="durable",
+        value=name,
+    )
+
+
+def _log_failure(kind: int, source: int, error: BaseException) -> None:
+    log.error("acknowledgements of client %d failed", source, exc_info=error)

@@ -1,0 +1,68 @@
+"""Whether a broker is well, asked from outside: by a command, a container, or whoever watches."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from antiphon.errors import AntiphonError
+from antiphon.node import Node, NodeConfig
+from antiphon.node.address import parse_address
+from antiphon.topics.announcements import decode, encode
+from antiphon.topics.rights import Ask, Refused, Welcome
+
+__all__ = ["Health", "check_health"]
+
+_KIND = 33
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What was found. ``seconds`` is how long the broker took to answer."""
+
+    healthy: bool
+    reason: str
+    seconds: float = 0.0
+    client: str | None = None
+    """Who the token says this is; None: the broker lives, and would not let us in."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def check_health(
+    address: str,
+    *,
+    secret: str | bytes | None = None,
+    token: str | None = None,
+    timeout: float = 3.0,
+) -> Health:
+    """Asks the broker at ``address`` and waits for its answer, for at most ``timeout`` seconds.
+
+    A broker that answers is well, also one that would not let this client in. Raises
+    `ConfigError` for an address that is none.
+    """
+    place = str(parse_address(address))
+    config = NodeConfig(connect_timeout=timeout)
+    began = time.monotonic()
+
+    def left() -> float:
+        return max(0.05, began + timeout - time.monotonic())
+
+    with Node(listen=None, secret=secret, config=config) as node:
+        try:
+            broker, _ = node._identify(place, left())
+            node.add_peer(broker, place)
+            _, answer = node._request(broker, encode(Ask(token)), _KIND, left())
+            word = decode(answer)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            word = None
+        except AntiphonError as error:
+            return Health(False, f"not well: {error}", time.monotonic() - began)
+        took = time.monotonic() - began
+        node.close(0.0)
+    if isinstance(word, Welcome):
+        return Health(True, f"well, {word.broker}; known here as {word.client}", took, word.client)
+    if isinstance(word, Refused):
+        return Health(True, f"well, but it does not let this client in: {word.reason}", took)
+    return Health(False, "not well: whoever listens there is no broker", took)

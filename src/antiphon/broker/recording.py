@@ -1,0 +1,142 @@
+"""Recorded topics of a broker: its store, the ways into the logs and the replays out of them.
+
+A topic is recorded from the first publisher on that asks for it, or because the settings name it,
+or because the store has it already. Its publishers then have a route into the log in place of one
+to the subscriptions, and every subscription a replay, which begins at the end of the log if nobody
+said otherwise: so all see the same order and the same sequences. Per event the core does it
+(``native/bindings/recorder.cpp``, ``replay.cpp``).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from antiphon._core import RecorderCore, ReplayCore, make_recorder, make_replay
+from antiphon.broker.config import BrokerConfig
+from antiphon.broker.store import LogInfo, Store
+from antiphon.errors import ConfigError
+from antiphon.node import Node
+from antiphon.topics.announcements import Wish
+from antiphon.topics.names import Pattern
+from antiphon.topics.neighbours import Interest
+
+__all__ = ["Recording", "no_store", "open_store"]
+
+
+def open_store(path: str | os.PathLike[str], config: BrokerConfig) -> Store:
+    """Raises `ConfigError` for a directory that another broker has, or that is no store."""
+    return Store(
+        path,
+        fsync=config.fsync,  # type: ignore[arg-type]
+        interval=config.fsync_interval,
+        segment_bytes=config.segment_bytes,
+        keep_bytes=config.keep_bytes,
+        keep_age=config.keep_age,
+    )
+
+
+def no_store(what: str) -> ConfigError:
+    """Of a broker that is asked to remember, and cannot."""
+    return ConfigError(
+        f"{what} needs a broker with a store; start it with --store DIR, or Broker(store=DIR)",
+        setting="store",
+    )
+
+
+@dataclass(eq=False)
+class _Recorded:
+    number: int
+    replays: dict[tuple[int, int], ReplayCore] = field(default_factory=dict)
+
+
+class Recording:
+    """The recorded topics of one broker. With the broker's lock, but for `close`."""
+
+    def __init__(self, node: Node, store: Store, config: BrokerConfig) -> None:
+        self._node = node
+        self.store = store
+        self._patterns = [Pattern(text) for text in config.record]
+        self._topics: dict[str, _Recorded] = {}
+
+    def known(self) -> list[str]:
+        """Topics that have a log, of this life or of one before."""
+        return self.store.topics()
+
+    def wants(self, name: str) -> bool:
+        """Whether the settings say that this topic is recorded."""
+        return any(pattern.matches(name) for pattern in self._patterns)
+
+    def add(self, name: str, number: int) -> None:
+        """From now on; ``number`` is the broker's for it."""
+        self._topics.setdefault(name, _Recorded(number))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def info(self, name: str) -> LogInfo:
+        """What is in the log of a topic."""
+        return self.store.log(name)
+
+    def route(self, name: str, source: int, number: int, producer: int) -> RecorderCore:
+        """From one publisher into the log."""
+        return make_recorder(self._node, self.store._core, name, source, number, producer)
+
+    # --- replays ----------------------------------------------------------------------------
+
+    def serve(self, name: str, interest: Interest) -> None:
+        """Everything from where it wants to begin, to one subscription."""
+        topic = self._topics[name]
+        key = (interest.peer, interest.flow)
+        before = topic.replays.pop(key, None)
+        if before is not None:
+            before.close()
+        at, value = beginning(interest.wish, name)
+        replay = make_replay(
+            self._node,
+            self.store._core,
+            name,
+            topic.number,
+            *interest.place,
+            interest.where.core if interest.where else None,
+            at,
+            value,
+            interest.wish.speed if interest.wish else 0.0,
+            interest.judge,
+        )
+        if replay is not None:
+            topic.replays[key] = replay
+
+    def leave(self, name: str, peer: int, flow: int) -> None:
+        """That subscription has gone."""
+        replay = self._topics[name].replays.pop((peer, flow), None)
+        if replay is not None:
+            replay.close()
+
+    def end(self) -> None:
+        """No more is read; what is on its way goes on."""
+        for topic in self._topics.values():
+            for replay in topic.replays.values():
+                replay.close()
+            topic.replays.clear()
+
+    def close(self) -> None:
+        """Everything is written, and every log ended so that it goes on without a gap."""
+        self.end()
+        self.store.close()
+
+
+def beginning(wish: Wish | None, topic: str) -> tuple[str, int]:
+    """Where in a log a subscription begins: a word and a number, as the core takes them."""
+    if wish is None:
+        return "latest", 0
+    if topic in wish.after:
+        return "sequence", wish.after[topic] + 1
+    if wish.time_ns is not None:
+        return "time", wish.time_ns
+    if isinstance(wish.start, int):
+        return "sequence", wish.start
+    return wish.start or "latest", 0

@@ -1,0 +1,232 @@
+"""The side of a bus behind a broker that records: publishers whose events must not be lost.
+
+A publisher with ``record=True`` keeps its events until the broker has said that they are in its
+log, and sends them again when the broker was gone meanwhile (``native/bindings/outbox.cpp``). Here
+the broker is asked to record the topic, again after each of its restarts, and receipts are handed
+to the publishers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import secrets
+import struct
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from antiphon._core import Handle, OutboxCore, make_outbox
+from antiphon.errors import AntiphonError, Closed, ConfigError, PeerUnreachable, PermissionDenied
+from antiphon.node.loops import refuse_to_block
+from antiphon.topics.announcements import Wish
+from antiphon.topics.asking import Claim, NotAdmitted, Question, Record, Release, ask
+from antiphon.topics.brokered import BrokerFinder
+from antiphon.topics.publisher import Publisher, encode_properties
+
+if TYPE_CHECKING:
+    from antiphon.topics.bus import Bus
+
+__all__ = ["Recorded"]
+
+log = logging.getLogger("antiphon.topics")
+
+_RECEIPTS = 35
+_RECEIPT = struct.Struct("<QQIIiI")
+_PATIENCE = 5.0  # with a broker that is asked something
+_LOOK = 0.02
+_MOMENT = 1.0
+_MOST_EVENTS, _MOST_BYTES = 65536, 32 << 20  # of one publisher that wait for their receipts
+_RETRY = 0.25
+_KEY = 1 << 34  # of calls that wait, beside those of nodes and publishers
+
+
+class Recorded:
+    """What a bus has to do with its broker's log. None of it exists where there is no broker."""
+
+    def __init__(self, bus: Bus, finder: BrokerFinder) -> None:
+        self._bus = bus
+        self._finder = finder
+        self._receipts: Handle | None = None
+        self._publishers: dict[int, Publisher] = {}
+        self._told: dict[int, int] = {}  # publisher: the life of the broker that was asked
+        self._retry_due = 0.0
+        self.topics: set[str] = set()
+        """Those that the broker records: it alone serves their subscriptions."""
+
+    def start(self) -> None:
+        """With its bus. The node may live longer, and calls back for as long."""
+        own = weakref.ref(self)
+
+        def lost(peer: int, reason: str) -> None:
+            recorded = own()
+            if recorded is not None:
+                recorded.remember()
+
+        self._bus.node.on_disconnected(lost)
+
+    # --- asking -----------------------------------------------------------------------------
+
+    def ask(self, question: Question, call: str) -> Any:
+        """What the broker answers. Blocks for a round trip; waits for a broker for 5 seconds.
+
+        Raises `ConfigError` before the bus is started, `PeerUnreachable` without a broker, and
+        what the broker refuses with.
+        """
+        refuse_to_block(call, f"await asyncio.to_thread(...) with {call}")
+        if self._bus._state != "running":
+            raise ConfigError(f"{call} asks the broker; start the bus first", setting="bus")
+        until = time.monotonic() + _PATIENCE
+        while True:
+            known = self._finder.members()
+            if known:
+                try:
+                    return ask(self._bus.node, known[0].id, question, _PATIENCE)
+                except (PeerUnreachable, NotAdmitted):  # what it was told of us is on its way
+                    if time.monotonic() > until:
+                        raise
+            elif time.monotonic() > until:
+                raise PeerUnreachable(
+                    f"no broker answers at {self._bus.address}; start one there",
+                    address=self._bus.address,
+                )
+            if self._bus.closed:
+                raise Closed("this bus was closed", what="bus")
+            time.sleep(_LOOK)
+
+    def claim(self, claim: Claim, call: str) -> None:
+        """Whether a subscription may be so. One who has just died may still hold its name."""
+        until = time.monotonic() + _MOMENT
+        while True:
+            try:
+                self.ask(claim, call)
+                return
+            except ConfigError:
+                if claim.durable is None or time.monotonic() > until:
+                    raise
+            time.sleep(_LOOK)
+
+    # --- subscriptions ----------------------------------------------------------------------
+
+    def remember(self) -> None:
+        """The connection is lost: the next broker is told where its replays go on."""
+        bus = self._bus
+        with bus._lock:
+            for flow, subscription in bus._subscriptions.items():
+                said = bus._ledger.subscriptions.get(flow)
+                after = {topic: at for topic, at in subscription._core.positions() if at}
+                if said is None or not after:
+                    continue
+                wish = msgspec.structs.replace(said.wish or Wish(), after=after)
+                bus._ledger.subscribe(msgspec.structs.replace(said, wish=wish))
+
+    def release(self, flow: int) -> None:
+        """A subscription with a name was closed: what it has not handled is for the next one.
+
+        Behind what it has acknowledged. Never blocks.
+        """
+        known = self._finder.members()
+        if not known or self._bus.node._closed:
+            return
+        broker = known[0].id
+
+        def work() -> None:
+            with contextlib.suppress(AntiphonError):
+                self._bus.node._flush(broker, _PATIENCE)
+                ask(self._bus.node, broker, Release(flow), _PATIENCE)
+
+        with contextlib.suppress(AntiphonError):
+            self._bus.node._later.add(-2 * _KEY - flow, work)
+
+    # --- publishers -------------------------------------------------------------------------
+
+    def publisher(self, name: str, number: int) -> Publisher:
+        """One whose events are recorded. Asks the broker first; raises what `ask` raises."""
+        self.ask(Record(name), "publisher(record=True)")
+        with self._bus._lock:
+            if self._receipts is None:
+                self._receipts = self._bus.node._on(
+                    _RECEIPTS, self._receipt, None, _log_failure, True, 1, 4096, "block"
+                )
+            producer = secrets.randbits(63) | 1
+            core = make_outbox(
+                self._bus.node,
+                number,
+                name,
+                producer,
+                _MOST_EVENTS,
+                _MOST_BYTES,
+                encode_properties,
+            )
+            publisher = Publisher(self._bus, core, name, number, False)
+            self._publishers[number] = publisher
+            self._told[number] = self._life()
+        return publisher
+
+    def forget(self, number: int) -> None:
+        """A publisher was closed; any number."""
+        self._publishers.pop(number, None)
+        self._told.pop(number, None)
+
+    def drain(self, timeout: float) -> None:
+        """What is not recorded yet is waited for, before the bus says farewell."""
+        until = time.monotonic() + timeout
+        for publisher in list(self._publishers.values()):
+            publisher._core.close(max(0.0, until - time.monotonic()))
+
+    def _receipt(self, source: int, batch: Any) -> None:
+        for data in batch:
+            if len(data) == _RECEIPT.size:
+                producer, upto, number, status, error, _ = _RECEIPT.unpack(data)
+                publisher = self._publishers.get(number)
+                if publisher is not None and isinstance(publisher._core, OutboxCore):
+                    publisher._core.acknowledge(producer, upto, status, error)
+
+    def _life(self) -> int:
+        known = self._finder.members()
+        return known[0].incarnation if known else 0
+
+    # --- now and then, on the bus's thread --------------------------------------------------
+
+    def turn(self) -> None:
+        """Asks a new broker to record what the one before did, and tries again what was full."""
+        life = self._life()
+        for number, publisher in list(self._publishers.items()):
+            if life and self._told.get(number) not in (life, None):
+                self._told[number] = life
+                try:
+                    self._bus.node._later.add(
+                        -_KEY - number, functools.partial(self._ask_again, publisher, number)
+                    )
+                except AntiphonError:
+                    self._told[number] = 0
+        if time.monotonic() >= self._retry_due:
+            self._retry_due = time.monotonic() + _RETRY
+            for publisher in list(self._publishers.values()):
+                if isinstance(publisher._core, OutboxCore):
+                    publisher._core.retry()
+
+    def _ask_again(self, publisher: Publisher, number: int) -> None:
+        core = publisher._core
+        assert isinstance(core, OutboxCore)
+        try:
+            known = self._finder.members()
+            if not known:
+                raise PeerUnreachable("the broker has gone again")
+            ask(self._bus.node, known[0].id, Record(publisher._text), _PATIENCE)
+            core.refuse("", "")
+        except NotAdmitted:
+            self._told[number] = 0
+        except (ConfigError, PermissionDenied) as error:
+            core.refuse(type(error).__name__, str(error))
+        except AntiphonError as error:
+            log.info("the broker was not asked to record %r: %s", publisher.topic, error)
+            if number in self._told:
+                self._told[number] = 0
+
+
+def _log_failure(kind: int, source: int, error: BaseException) -> None:
+    log.error("a receipt of node %d failed", source, exc_info=error)

@@ -1,0 +1,135 @@
+"""Work groups: each event goes to one member, and to another when that one dies."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon import Broker, Bus, Event
+from antiphon.testing import Child, Collected, Control, eventually
+from integration.brokers import settled
+from integration.buses import PATIENCE, Events
+from integration.durables import record, recording
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker("tcp://127.0.0.1:0") as running:
+        yield running
+
+
+def worker(control: Control, address: str, settings: dict[str, str]) -> None:
+    """Takes one event, tells of it and never acknowledges it."""
+    from antiphon import Bus
+
+    with Bus(address) as bus:
+        sub = bus.subscribe("jobs", group="workers", ack="manual", capacity=5, **settings)
+        control.tell("ready")
+        control.tell("took", data=sub.receive().data.decode())
+        control.hear()
+
+
+def test_each_event_goes_to_one_member_without_a_store(broker: Broker) -> None:
+    members = [Events() for _ in range(3)]
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        for bus, events in zip((here, there, there), members, strict=True):
+            bus.subscribe("jobs", events, group="workers")
+        everything = Events()
+        there.subscribe("jobs", everything)  # beside the group
+        publisher = here.publisher("jobs")
+        settled(broker, subscriptions=4)
+        assert publisher.wait_for_subscribers(1, PATIENCE)
+        for i in range(600):
+            publisher.publish(b"%d" % i)
+        eventually(lambda: sum(map(len, members)) == 600, PATIENCE)
+        everything.wait(600)
+        counts = Counter(data for events in members for data in events.data)
+        assert counts == Counter(b"%d" % i for i in range(600))
+        assert all(len(events) > 50 for events in members)
+
+
+def test_two_groups_get_everything_each(broker: Broker) -> None:
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        groups = {name: [Events(), Events()] for name in ("a", "b")}
+        for name, members in groups.items():
+            for events in members:
+                there.subscribe("jobs", events, group=name)
+        publisher = here.publisher("jobs")
+        settled(broker, subscriptions=4)
+        assert publisher.wait_for_subscribers(1, PATIENCE)
+        for i in range(100):
+            publisher.publish(b"%d" % i)
+        for members in groups.values():
+            eventually(lambda: sum(map(len, members)) == 100, PATIENCE)  # noqa: B023
+
+
+def test_what_a_dead_member_had_goes_to_another(broker: Broker) -> None:
+    with Bus(broker.address) as bus:
+        publisher = bus.publisher("jobs")
+        with Child(worker, address=broker.address, settings={}) as child:
+            child.expect("ready", PATIENCE)
+            assert publisher.wait_for_subscribers(1, PATIENCE)
+            for i in range(5):
+                publisher.publish(b"%d" % i)
+            assert child.expect("took", PATIENCE)["data"] == "0"
+            events = Events()
+            bus.subscribe("jobs", events, group="workers")
+            settled(broker, subscriptions=2)
+            child.kill()
+        assert sorted(events.wait(5)) == [b"%d" % i for i in range(5)]
+        assert {event.attempt for event in events.items} == {2}
+
+
+def test_without_a_store_an_event_that_always_fails_is_given_up(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "antiphon.topics")
+    attempts: Collected[int] = Collected()
+
+    def handler(event: Event) -> None:
+        attempts.add(event.attempt)
+        if event.data == b"bad":
+            raise ValueError("always")
+
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        there.subscribe("jobs", handler, group="workers")
+        publisher = here.publisher("jobs")
+        settled(broker, subscriptions=1)
+        assert publisher.wait_for_subscribers(1, PATIENCE)
+        publisher.publish(b"bad")
+        eventually(lambda: attempts.items == [1, 2, 3, 4, 5], PATIENCE)
+        publisher.publish(b"good")
+        eventually(lambda: len(attempts) == 6, PATIENCE)
+
+
+def test_a_group_of_a_recorded_topic_shares_its_log(tmp_path: Path) -> None:
+    with recording(tmp_path / "store") as broker, Bus(broker.address) as bus:
+        record(bus, "jobs", *(b"%d" % i for i in range(300)))
+        members = [Events(), Events()]
+        for events in members:
+            bus.subscribe("jobs", events, group="workers", durable="jobs", start="earliest")
+        eventually(lambda: sum(map(len, members)) >= 300, PATIENCE)
+        eventually(lambda: broker._durables(0)[0]["lag"] == 0, PATIENCE)
+        counts = Counter(data for events in members for data in events.data)
+        assert counts == Counter(b"%d" % i for i in range(300))
+
+
+def test_a_durable_group_goes_on_after_all_have_died(tmp_path: Path) -> None:
+    with recording(tmp_path / "store") as broker, Bus(broker.address) as bus:
+        record(bus, "jobs", b"one", b"two")
+        with Child(
+            worker, address=broker.address, settings={"durable": "jobs", "start": "earliest"}
+        ) as child:
+            child.expect("ready", PATIENCE)
+            assert child.expect("took", PATIENCE)["data"] == "one"
+            child.kill()
+        record(bus, "jobs", b"three")
+        events = Events()
+        bus.subscribe("jobs", events, group="workers", durable="jobs")
+        assert sorted(events.wait(3)) == [b"one", b"three", b"two"]

@@ -1,0 +1,373 @@
+"""Topics that a broker records: what is acknowledged is in its log, once, and stays there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon import (
+    Broker,
+    BrokerConfig,
+    Bus,
+    Closed,
+    ConfigError,
+    Message,
+    PeerUnreachable,
+    StoreFull,
+    WouldBlock,
+)
+from antiphon.broker.store import Store
+from antiphon.testing import Proxy, eventually
+from antiphon.topics import Publisher
+from integration.brokers import settled
+from integration.buses import PATIENCE, Events
+from integration.durables import in_log, record, recording, standing, take
+from unit.node.pairs import free_address
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def broker(path: Path) -> Iterator[Broker]:
+    with recording(path) as running:
+        yield running
+
+
+def test_what_is_flushed_is_in_the_log_though_nobody_subscribes(broker: Broker, path: Path) -> None:
+    with Bus(broker.address) as bus:
+        publisher = bus.publisher("orders/eu", record=True)
+        publisher.publish(b"one", {"price": 3})
+        publisher.publish_many([b"two", b"three"])
+        publisher.publish_packed(b"fourfive", array("i", [0, 4, 8]))
+        publisher.flush(PATIENCE)
+        assert in_log(path, "orders/eu") == [b"one", b"two", b"three", b"four", b"five"]
+        counts = publisher.statistics()
+        assert (counts["published"], counts["acknowledged"], counts["pending"]) == (5, 5, 0)
+        with Store(path, read_only=True) as store:
+            first = next(iter(store.reader("orders/eu")))
+            assert (first.sequence, first.source) == (1, bus.node.id)
+    assert broker.statistics().recorded == 5
+
+
+@pytest.mark.parametrize("fsync", ["none", "interval", "always"])
+def test_every_fsync_setting_acknowledges(path: Path, fsync: str) -> None:
+    with recording(path, fsync=fsync, fsync_interval=0.005) as broker, Bus(broker.address) as bus:
+        record(bus, "a", *(b"%d" % i for i in range(500)))
+        assert in_log(path, "a") == [b"%d" % i for i in range(500)]
+
+
+def test_messages_and_large_events_are_recorded(broker: Broker, path: Path) -> None:
+    class Order(Message, kind=4711):
+        number: int
+
+    large = bytes(range(256)) * 20_000
+    with Bus(broker.address) as bus:
+        events = Events()
+        bus.subscribe("orders", events, start="earliest")
+        publisher = bus.publisher("orders", record=True)
+        publisher.publish(Order(7))
+        publisher.publish(large, {"large": True})
+        publisher.publish(b"after")
+        publisher.flush(PATIENCE)
+        assert in_log(path, "orders")[1:] == [large, b"after"]
+        events.wait(3)
+        assert events.items[0].decode(Order) == Order(7)
+        assert events.items[1].data == large
+        assert events.items[1].properties == {"large": True}
+
+
+def test_the_sequence_is_the_place_in_the_log_whoever_publishes(broker: Broker) -> None:
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        seen = [Events(), Events()]
+        first = here.publisher("t", record=True)
+        here.subscribe("t", seen[0], start="earliest")
+        there.subscribe("*", seen[1], start="earliest")
+        second = there.publisher("t", record=True)
+        for i in range(200):
+            (first if i % 2 else second).publish(b"%d" % i)
+        first.flush(PATIENCE)
+        second.flush(PATIENCE)
+        for events in seen:
+            events.wait(200)
+            assert events.sequences == list(range(1, 201))
+            assert {event.source for event in events.items} == {here.node.id, there.node.id}
+        assert seen[0].data == seen[1].data  # one order for all
+
+
+def test_a_publisher_that_does_not_ask_is_recorded_too(broker: Broker, path: Path) -> None:
+    """Recording belongs to the topic. Its own bus gets the events once, with their places."""
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        record(there, "t", b"first")
+        events = Events()
+        here.subscribe("t", events)
+        plain = here.publisher("t")
+        eventually(lambda: plain.subscribers == 1, PATIENCE)
+        eventually(lambda: "t" in here._recorded.topics, PATIENCE)  # type: ignore[union-attr]
+        settled(broker, subscriptions=1)
+        for i in range(50):
+            plain.publish(b"%d" % i)
+        assert events.wait(50) == [b"%d" % i for i in range(50)]
+        assert events.sequences == list(range(2, 52))
+    assert len(in_log(path, "t")) == 51
+
+
+def test_the_settings_name_topics_to_record(path: Path) -> None:
+    with (
+        recording(path, record=("orders/**",)) as broker,
+        Bus(broker.address) as bus,
+        Bus(broker.address) as other,
+    ):
+        publisher = bus.publisher("orders/eu")
+        eventually(lambda: publisher.subscribers == 1, PATIENCE)
+        for i in range(20):
+            publisher.publish(b"%d" % i)
+        sub = other.subscribe("orders/*", start="earliest")
+        assert [event.data for event in take(sub, 20)] == [b"%d" % i for i in range(20)]
+        assert in_log(path, "orders/eu") == [b"%d" % i for i in range(20)]
+
+
+def test_a_topic_that_begins_to_be_recorded_keeps_its_subscribers(broker: Broker) -> None:
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        sub = there.subscribe("t")
+        plain = here.publisher("t")
+        eventually(lambda: plain.subscribers == 1, PATIENCE)
+        plain.publish(b"before")
+        assert sub.receive(PATIENCE).data == b"before"
+        record(here, "t", b"after")
+        event = sub.receive(PATIENCE)
+        assert (event.data, event.sequence) == (b"after", 1)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["local://recording-refused", "mcast://239.77.0.9:17790"])
+def test_without_a_broker_nothing_can_be_recorded(address: str) -> None:
+    with Bus(address, secret="for the group") as bus:
+        with pytest.raises(ConfigError, match=r"record= needs a broker"):
+            bus.publisher("t", record=True)
+        for setting, value in (("durable", "x"), ("start", "earliest"), ("group", "g")):
+            with pytest.raises(ConfigError, match=f"{setting}= needs a broker"):
+                bus.subscribe("t", **{setting: value})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="durable= needs a broker"):
+            bus.forget("x")
+
+
+def test_a_broker_without_a_store_refuses_at_the_call() -> None:
+    with Broker("tcp://127.0.0.1:0") as broker, Bus(broker.address) as bus:
+        with pytest.raises(ConfigError, match="--store"):
+            bus.publisher("t", record=True)
+        with pytest.raises(ConfigError, match="--store"):
+            bus.subscribe("t", start="earliest")
+        with pytest.raises(ConfigError, match="--store"):
+            bus.subscribe("t", durable="x")
+
+
+def test_what_does_not_go_with_recording_is_said(broker: Broker) -> None:
+    bus = Bus(broker.address)
+    with pytest.raises(ConfigError, match="start the bus first"):
+        bus.publisher("t", record=True)
+    with bus:
+        with pytest.raises(ConfigError, match="do not go with record"):
+            bus.publisher("t", record=True, retain=True)
+        publisher = bus.publisher("t", record=True)
+        with pytest.raises(ConfigError, match="ttl="):
+            publisher.publish(b"", ttl=1.0)
+        with pytest.raises(TypeError, match="an event is bytes"):
+            publisher.publish(5)  # type: ignore[arg-type]
+        publisher.close()
+        with pytest.raises(Closed):
+            publisher.publish(b"")
+
+
+def test_settings_that_make_no_sense_are_refused(path: Path) -> None:
+    for wrong in ({"fsync": "often"}, {"keep_age": -1.0}, {"record": ("a/**/",)}):
+        with pytest.raises(ConfigError):
+            BrokerConfig(store="x", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no store to record them in"):
+        BrokerConfig(record=("a",))
+    with recording(path), pytest.raises(ConfigError, match="in use"):
+        Broker("tcp://127.0.0.1:0", store=path).start()
+
+
+# --- brokers that go and come ---------------------------------------------------------------------
+
+
+def test_a_publisher_outlives_its_broker_and_nothing_is_there_twice(path: Path) -> None:
+    address = free_address()
+    with standing(address, path) as broker, Bus(address) as bus:
+        publisher = bus.publisher("t", record=True)
+        publisher.publish_many([b"%d" % i for i in range(100)])
+        publisher.flush(PATIENCE)
+        broker.kill()
+        for i in range(100, 200):  # kept here
+            publisher.publish(b"%d" % i)
+        with pytest.raises(PeerUnreachable, match="are kept"):
+            publisher.flush(0.2)
+        with standing(address, path):
+            publisher.flush(PATIENCE)
+            assert in_log(path, "t") == [b"%d" % i for i in range(200)]
+
+
+def test_a_connection_that_is_cut_again_and_again_loses_and_repeats_nothing(
+    broker: Broker, path: Path
+) -> None:
+    with Proxy(broker.address) as proxy, Bus(proxy.address) as bus:
+        publisher = bus.publisher("t", record=True)
+        for i in range(3000):
+            publisher.publish(b"%d" % i)
+            if i % 700 == 350:
+                proxy.cut()
+        publisher.flush(PATIENCE)
+        assert in_log(path, "t") == [b"%d" % i for i in range(3000)]
+
+
+def test_a_full_buffer_makes_publish_wait_for_the_broker(path: Path) -> None:
+    address = free_address()
+    with standing(address, path) as broker, Bus(address) as bus:
+        publisher = bus.publisher("t", record=True)
+        publisher.publish(b"")
+        publisher.flush(PATIENCE)
+        broker.kill()
+        eventually(lambda: publisher.subscribers == 0, PATIENCE)
+        chunk = [b"." * 1024] * 1024
+        for _ in range(29):
+            publisher.publish_many(chunk)  # 32 MiB is the bound
+        blocked = threading.Thread(target=lambda: [publisher.publish_many(chunk) for _ in range(4)])
+        blocked.start()
+        eventually(lambda: publisher.statistics()["waits"] > 0, PATIENCE)
+        with standing(address, path):
+            blocked.join(PATIENCE)
+            assert not blocked.is_alive()
+            publisher.flush(PATIENCE)
+            assert len(in_log(path, "t")) == 1 + 33 * 1024
+
+
+def test_a_broker_that_comes_back_without_its_store_is_said_to_publishers(path: Path) -> None:
+    address = free_address()
+    with Bus(address) as bus:
+        with Broker(address, store=path):
+            publisher = bus.publisher("t", record=True)
+            publisher.publish(b"one")
+            publisher.flush(PATIENCE)
+        with Broker(address):
+
+            def refused() -> bool:
+                try:
+                    publisher.publish(b"two")
+                except ConfigError as error:
+                    return "--store" in str(error)
+                return False
+
+            eventually(refused, PATIENCE)
+        with Broker(address, store=path):
+            eventually(lambda: _flushed(publisher), PATIENCE)
+    data = in_log(path, "t")
+    assert data[0] == b"one"
+    assert set(data[1:]) <= {b"two"}
+
+
+def _flushed(publisher: Publisher) -> bool:
+    try:
+        publisher.flush(1.0)
+    except (ConfigError, PeerUnreachable):
+        return False
+    return True
+
+
+def test_closing_a_bus_waits_until_all_is_recorded(broker: Broker, path: Path) -> None:
+    with Bus(broker.address) as bus:
+        publisher = bus.publisher("t", record=True)
+        publisher.publish_many([b"%d" % i for i in range(5000)])
+    assert len(in_log(path, "t")) == 5000
+
+
+def test_flush_and_publish_wait_in_coroutines_by_their_twins(broker: Broker, path: Path) -> None:
+    async def main() -> None:
+        async with Bus(broker.address) as bus:
+            publisher = await asyncio.to_thread(bus.publisher, "t", record=True)
+            await publisher.publish_async(b"one")
+            await publisher.flush_async(PATIENCE)
+            publisher.publish(b"two")
+            with pytest.raises(WouldBlock, match="flush_async"):
+                publisher.flush()
+            await publisher.flush_async(PATIENCE)
+
+    asyncio.run(main())
+    assert in_log(path, "t") == [b"one", b"two"]
+
+
+def _full(publisher: Publisher) -> bool:
+    """Publishes one; whether there was no space for it."""
+    publisher.publish(b"." * 10_000)
+    try:
+        publisher.flush(PATIENCE)
+    except StoreFull:
+        return True
+    return False
+
+
+def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True
+    )
+    if done.returncode != 0:
+        pytest.skip("no right to mount a small file system")
+    try:
+        with (
+            recording(disk / "store", fsync="none", segment_bytes=1 << 20) as broker,
+            Bus(broker.address) as bus,
+        ):
+            publisher = bus.publisher("t", record=True)
+            taken = 0
+            while not _full(publisher):
+                taken += 1
+                assert taken < 1000
+            taken += 1  # the one that found no space is kept
+            assert taken > 100
+            with pytest.raises(StoreFull, match="no space left"):
+                publisher.publish(b"more")
+            sub = bus.subscribe("t", start="earliest")
+            assert len(take(sub, taken - 1)) == taken - 1  # reading goes on
+            # More room: what was kept is recorded, and nothing twice.
+            subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
+            eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
+            publisher.publish(b"again")
+            publisher.flush(PATIENCE)
+            data = in_log(disk / "store", "t")
+            assert data.count(b"again") == 1
+            assert len(data) == taken + 1
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_the_command_takes_a_store(path: Path) -> None:
+    address = free_address()
+    command = [sys.executable, "-m", "antiphon.cli.main", "broker", "--listen", address]
+    with subprocess.Popen(
+        [*command, "--store", str(path), "--fsync", "always"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert "broker at" in process.stderr.readline()
+            with Bus(address) as bus:
+                record(bus, "t", b"one")
+        finally:
+            process.terminate()
+        assert re.search(r"1 events relayed, 0 dropped, 1 recorded", process.stderr.read())
+    assert in_log(path, "t") == [b"one"]
