@@ -262,7 +262,8 @@ class Broker(Owner):
             try:
                 check_topic(name)
             except ConfigError as error:
-                log.warning("client %d publishes something that is no topic: %s", peer, error)
+                if self._entrance.may_log():
+                    log.warning("client %d publishes something that is no topic: %s", peer, error)
                 return
             topic = self._topics[name] = Topic(name, self._number())
             self._numbered[topic.number] = topic
@@ -274,7 +275,8 @@ class Broker(Owner):
         if route is not None:
             self._stale.pop(route, None)
             life = self._life(peer)
-            if route.life not in (0, life):  # of the one that had this id before
+            # Of the one that had this id before, or of one who had not said yet who it is.
+            if route.life not in (0, life) or not route.allowed:
                 self._close_route(route)
             route.life = life
         self._review(topic)
