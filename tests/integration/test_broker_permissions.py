@@ -307,6 +307,38 @@ def test_one_that_never_says_who_it_is_publishes_nothing(broker: Broker) -> None
         assert stays(broker, events) == [2]
 
 
+def test_what_comes_before_the_introduction_is_denied_and_what_comes_after_passes(
+    broker: Broker,
+) -> None:
+    events = Events()
+    with (
+        bus_of(broker, "both") as here,
+        bus_of(broker, "chief") as there,
+        Node(7, listen=None, peers={broker.node.id: broker.address}) as late,
+    ):
+        there.subscribe("plant/**", events)
+        serves(here.publisher("plant/1"))
+        (topic,) = broker._topics.values()
+        assert topic.handle is not None
+        core = late._publisher(1, "plant/1", "block", False, 0, lambda properties: b"")
+        core.serve(
+            broker.node.id,
+            broker.node._incarnation,
+            topic.handle.flow,
+            topic.handle.least_charge,
+            None,
+        )
+        core.publish(b"too early")
+        eventually(lambda: broker.statistics().denied == 1, PATIENCE)
+        mine = Update(late._incarnation, -1, 1, {1: "plant/1"}, [], [], [], "token of both")
+        announce(late, broker, encode(mine))
+        settled(broker, clients=3)
+        core.publish(b"in time")
+        assert events.wait(1) == [b"in time"]
+        assert broker.statistics().denied == 1
+        core.close()
+
+
 def test_a_client_that_becomes_another_is_judged_anew(broker: Broker) -> None:
     with Node(7, listen=None, peers={broker.node.id: broker.address}) as client:
         for version, (token, topics) in enumerate(

@@ -310,7 +310,8 @@ class Broker(Owner):
         try:
             topic = self._topic(check_text(name))
         except (ConfigError, OSError) as error:
-            log.warning("client %d cannot publish %r: %s", peer, name, error)
+            if self._entrance.may_log():
+                log.warning("client %d cannot publish %r: %s", peer, name, error)
             return
         if not topic.publishers:
             self._ledger.publish(topic.number, name)
@@ -319,7 +320,8 @@ class Broker(Owner):
         if route is not None:
             self._stale.pop(route, None)
             life = self._life(peer)
-            if route.life not in (0, life):  # of the one that had this id before
+            # Of the one that had this id before, or of one who had not said yet who it is.
+            if route.life not in (0, life) or not route.allowed:
                 self._close_route(route)
             route.life = life
         self._review(topic)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from antiphon.broker.permissions import Gate
 from antiphon.errors import AntiphonError
 from antiphon.node import Node
 from antiphon.topics.announcements import Want, encode
-from antiphon.topics.neighbours import Neighbours
+from antiphon.topics.neighbours import Neighbours, Seldom
 from antiphon.topics.rights import Refused
 
 __all__ = ["Entrance"]
@@ -29,7 +30,6 @@ _MOST_QUESTIONS = 3
 _STRANGER = 10.0  # of one that has connected and never says who it is
 _FAREWELL = 0.2  # for one that is turned away to hear why
 _SPARE_ROUTES = 1024
-_MOST_LINES = 10  # of the log in a second about those who are turned away
 
 
 class Entrance:
@@ -46,8 +46,7 @@ class Entrance:
         self._silent: dict[int, tuple[float, int]] = {}
         self._absent: dict[int, float] = {}
         self._warn_due = 0.0
-        self._lines = 0
-        self._lines_since = 0.0
+        self._lines = Seldom()
         self.dismissed: dict[int, float] = {}
         """Those who are turned away, and until when they may hear why."""
         self.routes: Counter[int] = Counter()
@@ -103,7 +102,7 @@ class Entrance:
         """Tells it why, and ends its connection a moment later."""
         if peer in self.dismissed:
             return
-        if self._may_log():
+        if self.may_log():
             log.warning(
                 "client %d (%s) is turned away: %s",
                 peer,
@@ -111,7 +110,7 @@ class Entrance:
                 refused.reason,
                 extra={"client": peer, "known_as": refused.client, "reason": refused.reason},
             )
-        self.dismissed[peer] = time.monotonic() + _FAREWELL
+        self.dismissed[peer] = math.inf  # until it was told
         self._silent.pop(peer, None)
         self.forget(peer)
         self.letters.append((peer, encode(refused)))
@@ -124,7 +123,7 @@ class Entrance:
             return
         self.letters.append((peer, encode(notice)))
         self._changed.notify_all()
-        if self._may_log():
+        if self.may_log():
             log.warning(
                 "client %d (%s) may not %s %r: %s",
                 peer,
@@ -143,7 +142,7 @@ class Entrance:
         self._warn_due = now + 1.0
         for peer, refused in self._gate.overrun():
             self.letters.append((peer, encode(refused)))
-            if self._may_log():
+            if self.may_log():
                 log.warning(
                     "client %d (%s) publishes too much: %s",
                     peer,
@@ -152,13 +151,9 @@ class Entrance:
                     extra={"client": peer, "known_as": refused.client, "reason": refused.reason},
                 )
 
-    def _may_log(self) -> bool:
+    def may_log(self) -> bool:
         """A crowd of strangers must not fill the disk."""
-        now = time.monotonic()
-        if now - self._lines_since > 1.0:
-            self._lines, self._lines_since = 0, now
-        self._lines += 1
-        return self._lines <= _MOST_LINES
+        return self._lines.allow()
 
     def _see_out(self, now: float) -> None:
         for peer, due in list(self.dismissed.items()):
@@ -175,6 +170,9 @@ class Entrance:
         letters = self._questions(now)
         self._see_out(now)
         letters, self.letters = self.letters + letters, []
+        for peer, due in self.dismissed.items():
+            if due == math.inf:
+                self.dismissed[peer] = now + _FAREWELL
         return letters
 
     def _questions(self, now: float) -> list[tuple[int, bytes]]:

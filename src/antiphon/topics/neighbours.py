@@ -35,7 +35,7 @@ from antiphon.topics.names import Pattern, PatternIndex
 from antiphon.topics.rights import Word
 from antiphon.topics.where import Where
 
-__all__ = ["HOUSEKEEPING", "Host", "Interest", "Interests", "Neighbour", "Neighbours"]
+__all__ = ["HOUSEKEEPING", "Host", "Interest", "Interests", "Neighbour", "Neighbours", "Seldom"]
 
 log = logging.getLogger("antiphon.topics")
 
@@ -98,6 +98,7 @@ class Neighbours:
         self._dials = dials
         self._left: dict[int, int] = {}  # of buses that have gone: their last incarnation
         self._last_heard = 0.0
+        self._complaints = Seldom()
         self._live = False
         self.ledger = Ledger(node._incarnation)
         """What this bus has."""
@@ -186,7 +187,8 @@ class Neighbours:
         try:
             message = decode(data)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            log.warning("node %d sent an announcement that is none: %s", source, error)
+            if self._complaints.allow():
+                log.warning("node %d sent an announcement that is none: %s", source, error)
             return None
         with self._changed:
             if not isinstance(message, Update | Want):
@@ -356,6 +358,23 @@ class Interest:
             self._judge.remove(self._content)
 
 
+class Seldom:
+    """So many lines of the log in a second and no more: others must not fill the disk."""
+
+    def __init__(self, most: int = 10) -> None:
+        self._most = most
+        self._count = 0
+        self._since = 0.0
+
+    def allow(self) -> bool:
+        """Whether there is room for one more."""
+        now = time.monotonic()
+        if now - self._since > 1.0:
+            self._count, self._since = 0, now
+        self._count += 1
+        return self._count <= self._most
+
+
 class Interests:
     """Subscriptions of all neighbours, found by topic."""
 
@@ -363,6 +382,7 @@ class Interests:
         self.judge = ContentJudge()
         """Of what they ask of the content of events."""
         self._all: dict[tuple[int, int], Interest] = {}
+        self._complaints = Seldom()
         self._index: PatternIndex[tuple[int, int]] = PatternIndex()
 
     def __len__(self) -> int:
@@ -379,7 +399,8 @@ class Interests:
         try:
             interest = Interest(peer, incarnation, subscribed, pattern, self.judge)
         except (ConfigError, FilterError) as error:
-            log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
+            if self._complaints.allow():
+                log.warning("node %d subscribes to something we cannot serve: %s", peer, error)
             return None
         self.remove(peer, subscribed.flow)
         key = (peer, subscribed.flow)
