@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import threading
 import time
 from array import array
@@ -354,6 +355,36 @@ def test_closing_leaves_no_process_and_no_descriptor(channel: str) -> None:
     for _ in range(2):
         assert not _alive(use())
     leaves_nothing(files, threads)
+
+
+def test_ctrl_c_ends_the_wait_for_a_judge(channel: str) -> None:
+    """And what was asked then is not taken for the answer to the next question."""
+
+    class Pressed(BaseException):
+        pass
+
+    def press(number: int, frame: object) -> None:
+        raise Pressed
+
+    before = signal.signal(signal.SIGUSR1, press)
+    try:
+        with Bus(channel) as here, Bus(channel) as there:
+            subscription = there.subscribe("a", where=XPath("/order[total > 100]"))
+            publisher = here.publisher("a")
+            serves(publisher)
+            publisher.publish(ORDER)
+            pid = here._interests.judge.xml.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            with pytest.raises(Pressed):
+                publisher.publish(ORDER)
+            publisher.publish(SMALL)
+            publisher.publish(b"<order><total>200</total></order>")
+            events = [subscription.receive(PATIENCE).data for _ in range(2)]
+            assert events == [ORDER, b"<order><total>200</total></order>"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def _alive(pid: int) -> bool:

@@ -32,7 +32,8 @@ def open_files() -> int:
 
 
 @pytest.mark.parametrize(
-    "topic", ["", "/a", "a/", "a//b", "a/*", "**", "a*", "a\n", "x" * 1025, "\ud800", 5, None, b"a"]
+    "topic",
+    ["", "/a", "a/", "a//b", "a/*", "**", "a*", "a\n", "x" * 1025, "\ud800", 2**63, None, b"a"],
 )
 def test_what_is_no_topic_is_refused(channel: str, topic: Any) -> None:
     with Bus(channel) as bus:
@@ -44,7 +45,7 @@ def test_what_is_no_topic_is_refused(channel: str, topic: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["", "/a", "a/", "a//b", "a*", "a/b*/c", "***", "a\0", "x" * 1025, 5, None, b"a"]
+    "pattern", ["", "/a", "a/", "a//b", "a*", "a/b*/c", "***", "a\0", "x" * 1025, 2**63, None, b"a"]
 )
 def test_what_is_no_pattern_is_refused(channel: str, pattern: Any) -> None:
     with Bus(channel) as bus:

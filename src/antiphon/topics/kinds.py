@@ -69,7 +69,7 @@ Topic: TypeAlias = str | int | Tag
 def text_of(topic: object) -> str:
     """The text by which a topic is known. Raises `ConfigError` for what is none."""
     if isinstance(topic, int) and not isinstance(topic, bool):
-        return _int_text(topic)
+        return _int_text("topic", topic)
     if isinstance(topic, Tag):
         if topic.value is None:
             raise ConfigError(
@@ -84,11 +84,15 @@ def text_of(topic: object) -> str:
 def pattern_of(topic: object) -> Pattern:
     """Which topics are meant by a number, a tag or a pattern of names. Raises `ConfigError`."""
     if isinstance(topic, int) and not isinstance(topic, bool):
-        return Pattern(_int_text(topic))
+        return Pattern(_int_text("pattern", topic))
     if isinstance(topic, Tag):
         return Pattern(_tag_text(topic))
     if isinstance(topic, str) and topic.startswith("/"):
-        check_topic(topic)  # which says why not
+        raise ConfigError(
+            f'pattern {reprlib.repr(topic)}: begins with an empty level; remove the "/" in front',
+            setting="pattern",
+            value=topic,
+        )
     return Pattern(topic)  # type: ignore[arg-type]  # it says what is wrong with others
 
 
@@ -112,11 +116,11 @@ def check_text(text: str) -> str:
     return text
 
 
-def _int_text(number: int) -> str:
+def _int_text(what: str, number: int) -> str:
     if number not in _INT64:
         raise ConfigError(
-            f"topic {number} does not fit in 64 bits with a sign; give one from -2**63 to 2**63-1",
-            setting="topic",
+            f"{what} {number} does not fit in 64 bits with a sign; give one from -2**63 to 2**63-1",
+            setting=what,
             value=number,
         )
     return f"/int/{int(number)}"

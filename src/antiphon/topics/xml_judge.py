@@ -38,6 +38,7 @@ _STARTS = 15.0  # seconds that a process may take to begin
 _MOST_WAITING = 8  # threads, behind the one whose turn it is
 _MOST_KNOWN = 16384  # expressions in the process
 _PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+_FORGIVEN = 600.0  # seconds after which a pause is the first one again
 _HELPER = Path(__file__).with_name("xml_helper.py")
 _LENGTH = struct.Struct("<I")
 _NOW = struct.Struct("<Q")
@@ -188,9 +189,12 @@ class XmlJudge:
             self._set_aside(one)
 
     def _set_aside(self, one: Expression) -> None:
+        now = time.monotonic()
+        if now - one.aside_until > _FORGIVEN:
+            one.strikes = 0
         pause = min(_LONGEST_PAUSE, _PAUSE * 2**one.strikes)
         one.strikes += 1
-        one.aside_until = time.monotonic() + pause
+        one.aside_until = now + pause
         log.warning("XPath %r takes too long; nothing matches it for %g s", one.text, pause)
 
     # --- the process ------------------------------------------------------------------------
