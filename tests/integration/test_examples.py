@@ -23,6 +23,11 @@ PRINTS = {
         r"\d+ of them were handled, the last is 2999",
         r"counted as dropped: [1-9]\d*",
     ],
+    "coordinator": [
+        r"\w+ coordinates, and is at \d+",
+        r"(\w+) was killed; (?!\1)\w+ goes on with \d+",
+        r"nobody coordinated for [\d.]+ s",
+    ],
     "hello": [r"node 1 says hello", r"and the answer is: hello yourself"],
     "shares": [
         r"shares: \{\"subscription 'alarm'\": 0\.5\}",
