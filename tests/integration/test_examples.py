@@ -32,6 +32,11 @@ PRINTS = {
         r"4711 has ordered",
         r"Tag\(name='room', value='blue'\) is free",
     ],
+    "coordinator": [
+        r"\w+ coordinates, and is at \d+",
+        r"(\w+) was killed; (?!\1)\w+ goes on with \d+",
+        r"nobody coordinated for [\d.]+ s",
+    ],
     "hello": [r"node 1 says hello", r"and the answer is: hello yourself"],
     "shares": [
         r"shares: \{\"subscription 'alarm'\": 0\.5\}",
