@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.lab.protocols import PROTOCOLS, missing
-from lab.small_plans import Recorded, carried_out
+from lab.small_plans import Recorded, carried_out, searched
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -133,6 +133,15 @@ def test_what_has_not_come_at_the_end_is_said(tmp_path: Path) -> None:
     assert rest == "of 1000 messages had come by the end"
     # Another one may have come before the last sample.
     assert 0 < int(seen) <= run.received() < 600
+
+
+def test_the_largest_number_that_fits_is_searched_for(tmp_path: Path) -> None:
+    # Some 460 can be sent in the time that there is.
+    keys = one_way("tcp-python", "messages = [20, 2_000]\nrates = [60]\nsearch = 2")
+    carried_out(tmp_path, keys, kept_until=8.0)
+    found = searched(tmp_path)
+    assert [run.facts["messages"] for run in found] == [200, 632]
+    assert [run.facts["outcome"] == "complete" for run in found] == [True, False]
 
 
 @pytest.mark.needs("java")
