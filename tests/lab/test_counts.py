@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antiphon.lab.campaign import Campaign
 from antiphon.lab.protocols import PROTOCOLS, missing
+from antiphon.lab.runner import run_campaign
 from lab.small_plans import Recorded, carried_out, searched
 
 pytestmark = pytest.mark.timeout(180)
@@ -142,6 +145,12 @@ def test_the_largest_number_that_fits_is_searched_for(tmp_path: Path) -> None:
     found = searched(tmp_path)
     assert [run.facts["messages"] for run in found] == [200, 632]
     assert [run.facts["outcome"] == "complete" for run in found] == [True, False]
+    # One that was killed on the way does the rest of its search, and no more.
+    first = (found[0].folder / "run.json").read_bytes()
+    shutil.rmtree(found[1].folder)
+    (again,) = run_campaign(Campaign.open(tmp_path / "out"))
+    assert again.run.messages == 632
+    assert (found[0].folder / "run.json").read_bytes() == first
 
 
 @pytest.mark.needs("java")

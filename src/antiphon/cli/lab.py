@@ -50,6 +50,7 @@ _KEYS = (
     "series", "variant", "stack", "pattern", "workload", "link", "placement", "size", "nodes",
     "senders", "threads", "streams", "rate", "messages", "repeat",
 )  # fmt: skip
+_NUMBERS = ("size", "nodes", "senders", "threads", "streams", "rate", "messages", "repeat")
 _COMMON = ("pattern", "workload", "link", "size", "rate", "messages")  # worth telling of all runs
 _WORDS = {"workload": "load", "rate": "rate/s"}
 
@@ -314,8 +315,7 @@ def _summarise(campaign: Campaign, as_json: bool) -> None:
     apart, same = _told_apart(done)
     table = Table(box=None, pad_edge=False)
     for name in ("protocol", *apart):
-        number = name in ("size", "nodes", "senders", "threads", "streams", "rate", "messages")
-        table.add_column(_WORDS.get(name, name), no_wrap=True, justify=_side(number))
+        table.add_column(_WORDS.get(name, name), no_wrap=True, justify=_side(name in _NUMBERS))
     for name in ("MB/s", "messages/s"):
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column("outcome", overflow="fold")
@@ -323,7 +323,7 @@ def _summarise(campaign: Campaign, as_json: bool) -> None:
         measured = one["outcome"] == "complete"
         table.add_row(
             one["protocol"],
-            *(_key(one[name]) for name in apart),
+            *(_key(one.get(name)) for name in apart),
             f"{one['bytes_per_second'] / 1e6:,.1f}" if measured else "",
             f"{one['messages_per_second']:,.0f}" if measured else "",
             _ending(one),
@@ -354,7 +354,7 @@ def _told_apart(done: list[dict[str, Any]]) -> tuple[list[str], dict[str, Any]]:
     for name in _KEYS:
         values: dict[str, set[Any]] = {}
         for one in done:
-            values.setdefault(one["protocol"], set()).add(one[name])
+            values.setdefault(one["protocol"], set()).add(one.get(name))
         if any(len(own) > 1 for own in values.values()):
             apart.append(name)
         elif name in _COMMON and len(every := set().union(*values.values())) == 1:
