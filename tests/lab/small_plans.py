@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from antiphon.lab.campaign import Campaign
-from antiphon.lab.plan import load_plan
+from antiphon.lab.plan import Run, load_plan
 from antiphon.lab.runner import run_campaign
 
-__all__ = ["Recorded", "carried_out"]
+__all__ = ["Recorded", "carried_out", "searched"]
 
 PLAN = """
 title = "A small one"
@@ -79,7 +78,14 @@ def carried_out(
     )
     campaign = Campaign.create(load_plan(path), out)
     run_campaign(campaign)
-    return [
-        Recorded(out / run.id, json.loads((out / run.id / "run.json").read_text(encoding="utf-8")))
-        for run in campaign.runs()
-    ]
+    return [_recorded(campaign, run) for run in campaign.runs()]
+
+
+def searched(folder: Path) -> list[Recorded]:
+    """What a search has added to them."""
+    campaign = Campaign.open(folder / "out")
+    return [_recorded(campaign, run) for run in campaign.searched()]
+
+
+def _recorded(campaign: Campaign, run: Run) -> Recorded:
+    return Recorded(campaign.directory / run.id, campaign.outcome(run))

@@ -421,12 +421,33 @@ def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     assert [one.name for one in out.iterdir()] == ["precious"]
 
 
+def test_only_a_campaign_can_be_gone_on_with(tmp_path: Path) -> None:
+    out, path = tmp_path / "out", plan_file(tmp_path, "tcp-python")
+    Campaign.create(load_plan(path), out)
+    with pytest.raises(ConfigError, match=f"go on with that one: antiphon lab resume {out}$"):
+        Campaign.create(load_plan(path), out)
+    with pytest.raises(ConfigError, match=r"it is a file; give a directory$"):
+        Campaign.create(load_plan(path), path)
+
+
+def test_a_directory_that_cannot_be_made_is_said_to_be_none(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = plan_file(tmp_path, "tcp-python")
+    below = path / "out"
+    assert main(["lab", "run", str(path), "--out", str(below)]) == 1
+    said = capfd.readouterr().err
+    wanted = f"no campaign can be written to {below}: Not a directory; give another directory"
+    assert said == f"antiphon: {wanted}\n"
+
+
 @pytest.mark.parametrize("content", [None, "{", "{}", '{"quick": false, "protocols": null}'])
 def test_what_is_no_campaign_cannot_be_resumed(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "campaign.json").write_text(content)
-    with pytest.raises(CampaignError, match="holds no campaign"):
+    with pytest.raises(ConfigError, match="holds no campaign"):
         Campaign.open(tmp_path)
+    assert main(["lab", "resume", str(tmp_path)]) == 2
 
 
 _ON_A_FULL_DISK = """
@@ -586,6 +607,7 @@ def test_the_bare_link_is_measured_first_and_once(tmp_path: Path) -> None:
         elif check == "link-ping":
             assert pq.read_table(out / f"{check}.loopback" / "latency.parquet").num_rows > 10
         else:
+            assert facts["outcome"] == "complete", facts["reason"]
             assert facts["bytes_per_second"] > 1e6
     before = (out / "link-tcp.loopback" / "run.json").read_bytes()
     run_campaign(Campaign.open(out))

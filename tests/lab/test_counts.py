@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antiphon.lab.campaign import Campaign
 from antiphon.lab.protocols import PROTOCOLS, missing
-from lab.small_plans import Recorded, carried_out
+from antiphon.lab.runner import run_campaign
+from lab.small_plans import Recorded, carried_out, searched
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -133,6 +136,21 @@ def test_what_has_not_come_at_the_end_is_said(tmp_path: Path) -> None:
     assert rest == "of 1000 messages had come by the end"
     # Another one may have come before the last sample.
     assert 0 < int(seen) <= run.received() < 600
+
+
+def test_the_largest_number_that_fits_is_searched_for(tmp_path: Path) -> None:
+    # Some 460 can be sent in the time that there is.
+    keys = one_way("tcp-python", "messages = [20, 2_000]\nrates = [60]\nsearch = 2")
+    carried_out(tmp_path, keys, kept_until=8.0)
+    found = searched(tmp_path)
+    assert [run.facts["messages"] for run in found] == [200, 632]
+    assert [run.facts["outcome"] == "complete" for run in found] == [True, False]
+    # One that was killed on the way does the rest of its search, and no more.
+    first = (found[0].folder / "run.json").read_bytes()
+    shutil.rmtree(found[1].folder)
+    (again,) = run_campaign(Campaign.open(tmp_path / "out"))
+    assert again.run.messages == 632
+    assert (found[0].folder / "run.json").read_bytes() == first
 
 
 @pytest.mark.needs("java")

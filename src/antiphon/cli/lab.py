@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import psutil
 import typer
@@ -28,6 +29,7 @@ from antiphon.lab.plan import (
     load_plan,
     memory,
     runs_of,
+    searched,
     shipped_plans,
 )
 from antiphon.lab.progress import Progress
@@ -42,6 +44,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+# What may tell one run from another in the table at the end.
+_KEYS = (
+    "series", "variant", "stack", "pattern", "workload", "link", "placement", "size", "nodes",
+    "senders", "threads", "streams", "rate", "messages", "repeat",
+)  # fmt: skip
+_NUMBERS = ("size", "nodes", "senders", "threads", "streams", "rate", "messages", "repeat")
+_COMMON = ("pattern", "workload", "link", "size", "rate", "messages")  # worth telling of all runs
+_WORDS = {"workload": "load", "rate": "rate/s"}
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -160,11 +171,17 @@ def _plan_facts(plan: Plan) -> dict[str, object]:
         "name": plan.name,
         "title": plan.title,
         "runs": len(runs_of(plan)),
+        "searched": _more(plan),
         "seconds": seconds,
         "bytes": size,
         "memory_bytes": memory(plan),
         "later": _later(plan),
     }
+
+
+def _more(plan: Plan) -> int:
+    """Runs that are added in search of the largest burst, at the most."""
+    return sum(more for _, more in searched(plan))
 
 
 def _later(plan: Plan) -> list[dict[str, object]]:
@@ -222,6 +239,8 @@ def _describe(plan: Plan, as_json: bool) -> None:
         typer.echo(f"its largest run needs more memory than this machine has: {there / 1e9:.1f} GB")
     for run in runs:
         typer.echo(f"  {run.id}")
+    if more := _more(plan):
+        typer.echo(f"then at most {more} runs in search of the largest burst")
     for reason in sorted(set(absent.values())):
         typer.echo(f"absent: {reason}")
     for reason, count in sorted(unfit.items()):
@@ -281,7 +300,8 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _summarise(campaign: Campaign, as_json: bool) -> None:
     """All of the campaign, those runs included that were done before."""
-    done = [campaign.outcome(run) for run in campaign.runs() if campaign.done(run)]
+    runs = [*campaign.runs(), *campaign.searched()]
+    done = [campaign.outcome(run) for run in runs]
     if as_json:
         facts = {
             "campaign": campaign.id,
@@ -292,16 +312,18 @@ def _summarise(campaign: Campaign, as_json: bool) -> None:
         }
         typer.echo(json.dumps(facts, indent=1))
         return
-    names = ("protocol", "variant", "load", "link", "size", "MB/s", "messages/s", "outcome")
-    table = Table(*names, box=None)
+    apart, same = _told_apart(done)
+    table = Table(box=None, pad_edge=False)
+    for name in ("protocol", *apart):
+        table.add_column(_WORDS.get(name, name), no_wrap=True, justify=_side(name in _NUMBERS))
+    for name in ("MB/s", "messages/s"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("outcome", overflow="fold")
     for one in sorted(done, key=lambda facts: (facts["series"], facts["protocol"], facts["run"])):
         measured = one["outcome"] == "complete"
         table.add_row(
             one["protocol"],
-            one["variant"] or "",
-            one["workload"] or "",
-            one["link"] or "",
-            str(one["size"]),
+            *(_key(one.get(name)) for name in apart),
             f"{one['bytes_per_second'] / 1e6:,.1f}" if measured else "",
             f"{one['messages_per_second']:,.0f}" if measured else "",
             _ending(one),
@@ -309,11 +331,46 @@ def _summarise(campaign: Campaign, as_json: bool) -> None:
     for series in campaign.plan.series:
         for protocol in series.protocols if series.later else ():
             why = f"missing until a later version ({series.name} needs {', '.join(series.later)})"
-            table.add_row(protocol, "", "", "", "", "", "", why)
-    console = Console(soft_wrap=True)
+            table.add_row(protocol, *("" for _ in apart), "", "", why)
+    console = _wide_enough()
+    if same:
+        line = ", ".join(f"{_WORDS.get(name, name)} {_key(value)}" for name, value in same.items())
+        console.print(f"all runs: {line}", markup=False, highlight=False)
     console.print(table)
     if found := bursts(campaign.plan, done):
         console.print(_burst_table(found))
+
+
+def _wide_enough() -> Console:
+    """A terminal is as wide as it is; a file need not break lines."""
+    console = Console(soft_wrap=True)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
+
+
+def _told_apart(done: list[dict[str, Any]]) -> tuple[list[str], dict[str, Any]]:
+    """Keys in which runs of one protocol differ, and what is the same of all runs."""
+    apart: list[str] = []
+    same: dict[str, Any] = {}
+    for name in _KEYS:
+        values: dict[str, set[Any]] = {}
+        for one in done:
+            values.setdefault(one["protocol"], set()).add(one.get(name))
+        if any(len(own) > 1 for own in values.values()):
+            apart.append(name)
+        elif name in _COMMON and len(every := set().union(*values.values())) == 1:
+            same[name] = every.pop()
+    same = {name: value for name, value in same.items() if value is not None}
+    return apart, same
+
+
+def _key(value: Any) -> str:
+    if isinstance(value, int | float):
+        return f"{value:,.0f}" if value == int(value) else f"{value:,}"
+    return "" if value is None else str(value)
+
+
+def _side(number: bool) -> Literal["left", "right"]:
+    return "right" if number else "left"
 
 
 def _ending(facts: dict[str, Any]) -> str:

@@ -143,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ConfigError, FilterError) as error:
-        return _complain(str(error), 2)
+        # A plan may have several faults, each with its own line in the file.
+        faults = getattr(error, "faults", ()) or (error,)
+        return max(_complain(str(fault), 2) for fault in faults)
     except (AntiphonError, OSError) as error:
         return _complain(str(error), 1)
     except Exception as error:

@@ -11,14 +11,16 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from antiphon.errors import AntiphonError, ConfigError
+from antiphon.lab.bursts import search
 from antiphon.lab.hosts import machine_facts
 from antiphon.lab.plan import Plan, Run, load_plan, runs_of
 from antiphon.lab.record import PARTIAL, SCHEMA_VERSION, RecordFailed, write_json
@@ -33,7 +35,7 @@ _ADAPTERS = "adapters"
 
 
 class CampaignError(AntiphonError):
-    """A directory that holds no campaign, or one that somebody else works on."""
+    """A directory that cannot be written, or one that somebody else works on."""
 
 
 class Campaign:
@@ -54,10 +56,9 @@ class Campaign:
         protocols: Sequence[str] | None = None,
     ) -> Self:
         """A new one. The directory must be new or empty."""
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        if taken := _taken(directory):
             raise ConfigError(
-                f"{directory} exists and is not empty; give another directory, or go on with "
-                f"it: antiphon lab resume {directory}",
+                f"no campaign can be written to {directory}: {taken}",
                 setting="out",
                 value=str(directory),
             )
@@ -69,7 +70,6 @@ class Campaign:
                     setting=f"adapters.{name}.file",
                     value=str(file),
                 )
-        directory.mkdir(parents=True, exist_ok=True)
         now = datetime.datetime.now(datetime.UTC)
         facts = {
             "schema_version": SCHEMA_VERSION,
@@ -82,6 +82,7 @@ class Campaign:
             "garbage_use": {},
         }
         try:
+            directory.mkdir(parents=True, exist_ok=True)
             (directory / "plan.toml").write_text(plan.text, encoding="utf-8")
             for adapter in plan.adapters.values():
                 (directory / _ADAPTERS).mkdir(exist_ok=True)
@@ -91,7 +92,10 @@ class Campaign:
             write_json(directory / _MACHINE, {"schema_version": SCHEMA_VERSION, **machine_facts()})
             write_json(directory / _FACTS, facts)  # the last: with it, it is a campaign
         except (OSError, RecordFailed) as error:
-            raise CampaignError(f"no campaign can be written to {directory}: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise CampaignError(
+                f"no campaign can be written to {directory}: {reason}; give another directory"
+            ) from error
         return cls(directory, _applied(plan, quick, protocols), facts)
 
     @classmethod
@@ -102,8 +106,11 @@ class Campaign:
             quick, protocols = bool(facts["quick"]), facts["protocols"]
             plan = load_plan(directory / "plan.toml")
         except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
-            raise CampaignError(
-                f"{directory} holds no campaign that can be resumed ({error})"
+            raise ConfigError(
+                f"{directory} holds no campaign that can be resumed ({error}); give a directory "
+                "that antiphon lab run has made",
+                setting="directory",
+                value=str(directory),
             ) from error
         return cls(directory, _applied(plan, quick, protocols), facts)
 
@@ -158,6 +165,11 @@ class Campaign:
         """All of them, in the order in which they are done."""
         return runs_of(self.plan)
 
+    def searched(self) -> Iterator[Run]:
+        """What a search adds to them, when they are all done. How one of these has ended is looked
+        up when the next one is asked for: it is to be done by then."""
+        return search(self.plan, self.outcome)
+
     def done(self, run: Run) -> bool:
         return (self.directory / run.id / "run.json").is_file()
 
@@ -194,6 +206,25 @@ class Campaign:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _taken(directory: Path) -> str:
+    """Why a directory is not free for a new campaign, and what to do; empty: it is."""
+    try:
+        if not directory.exists():
+            return ""
+        if not directory.is_dir():
+            return "it is a file; give a directory"
+        if not any(directory.iterdir()):
+            return ""
+    except OSError as error:
+        return f"{error.strerror}; give another directory"
+    if (directory / _FACTS).is_file():
+        return (
+            "it holds one; give another directory, or go on with that one: "
+            f"antiphon lab resume {shlex.quote(str(directory))}"
+        )
+    return "it is not empty; give another directory"
 
 
 def _applied(plan: Plan, quick: bool, protocols: Sequence[str] | None) -> Plan:

@@ -11,9 +11,9 @@ from typing import Any
 
 from antiphon.lab.bench.processes import Crew, WorkerFailed
 from antiphon.lab.campaign import Campaign
-from antiphon.lab.links import CHUNK, GRACE, LINK_CHECKS
+from antiphon.lab.links import CHUNK, GRACE
 from antiphon.lab.places import cannot_open, open_places
-from antiphon.lab.plan import Link, Run
+from antiphon.lab.plan import LINK_CHECKS, LINKS, Link, Run
 from antiphon.lab.record import Report, RunFolder, facts_of
 
 __all__ = ["check_links"]
@@ -29,7 +29,7 @@ def check_links(campaign: Campaign) -> Iterator[Report]:
             run = Run(
                 id=f"{check}.{name}",
                 plan=campaign.plan.name,
-                series="links",
+                series=LINKS,
                 protocol=check,
                 variant=None,
                 stack=None,

@@ -24,9 +24,8 @@ from typing import Any
 from antiphon._core import raw_stream_receive, raw_stream_send
 from antiphon.lab.bench.orders import Connectable, Orders, carry_out
 
-__all__ = ["LINK_CHECKS", "LinkEnd", "ping", "receive_datagrams", "send_datagrams"]
+__all__ = ["LinkEnd", "ping", "receive_datagrams", "send_datagrams"]
 
-LINK_CHECKS = ("link-ping", "link-tcp", "link-udp")
 _ECHO, _REPLY = 8, 0
 _HEADER = struct.Struct("!BBHHH")
 _PACE = 0.002

@@ -19,6 +19,8 @@ from antiphon.errors import ConfigError
 
 __all__ = [
     "KNOWN_PROTOCOLS",
+    "LINKS",
+    "LINK_CHECKS",
     "LINK_KINDS",
     "PATTERNS",
     "SCHEDULING",
@@ -38,7 +40,9 @@ __all__ = [
     "memory",
     "run_seconds",
     "runs_of",
+    "searched",
     "shipped_plans",
+    "with_messages",
 ]
 
 KNOWN_PROTOCOLS = (
@@ -67,10 +71,12 @@ KNOWN_PROTOCOLS = (
     "grpc",
     "spread",
     "appia",
-    "link-ping",
-    "link-tcp",
-    "link-udp",
 )
+LINK_CHECKS = ("link-ping", "link-tcp", "link-udp")
+LINKS = "links"
+"""What is measured of the bare link, before all runs, and the series of those runs: names that no
+plan can use."""
+
 PATTERNS = ("one-way", "duplex", "1-n", "n-n", "m-n")
 LINK_KINDS = ("loopback", "bridge", "ssh")
 SCHEDULING = ("other", "fifo", "idle")
@@ -86,7 +92,6 @@ _STAMPS = 100  # a second, of a thread that sends as fast as it can
 _PROCESS_BYTES = 60_000_000  # a Python process with the lab and a library in it
 _JVM_BYTES = 100_000_000  # a JVM, beside its heap
 _OBJECT_BYTES = 70  # of the load on Python's collector
-_LINK_CHECKS = 3  # ping, TCP and UDP over the bare link
 
 
 class PlanError(ConfigError):
@@ -199,6 +204,10 @@ class Series:
 
     paced: int | None = None
     """How many of the senders keep the rate, the others being as fast as they can; None: all."""
+
+    search: int = 0
+    """Of several numbers of messages: how many more are tried, between the largest that was
+    delivered and the one above it."""
 
     placements: tuple[str | None, ...] = (None,)
     later: tuple[str, ...] = ()
@@ -330,6 +339,24 @@ def runs_of(plan: Plan) -> tuple[Run, ...]:
     return tuple(runs)
 
 
+def searched(plan: Plan) -> tuple[tuple[Run, int], ...]:
+    """Of every ladder of numbers that is searched its first step, and how many more runs that is
+    at the most. Which numbers those have depends on how the runs before them end."""
+    return tuple(
+        (replace(cell, id=f"{cell.id}.r1", repeat=1, seed=plan.seed), series.search)
+        for series in plan.series
+        if series.search
+        for cell in _cells(plan, series)
+        if cell.messages == series.messages[0]
+    )
+
+
+def with_messages(run: Run, messages: int) -> Run:
+    """The same run with another number of messages than its ladder has."""
+    other = replace(run, messages=messages)
+    return replace(other, id=f"{_id(other, True)}.r{run.repeat}")
+
+
 def load_plan(name_or_path: str | Path, *, known: Collection[str] = KNOWN_PROTOCOLS) -> Plan:
     """A shipped plan by its name, or the plan in a ``.toml`` file; raises `PlanError`.
 
@@ -364,12 +391,12 @@ def estimate(plan: Plan) -> tuple[float, int]:
     three checks of at most 3 s. Bytes: of every second a row of samples for each process and for
     the machine, and of the kept seconds a row per message, up to 10,000 a second. Runs that do not
     apply take no time. Those whose protocol is absent, or that are done when their messages are,
-    take less.
+    take less. A search takes as many runs as it may.
     """
-    runs = runs_of(plan)
+    runs = [*runs_of(plan), *(run for run, more in searched(plan) for _ in range(more))]
     kept = plan.times.kept_until - plan.times.kept_from
     check = min(kept, _CHECK_SECONDS) + _START_SECONDS
-    seconds = len({run.link for run in runs}) * _LINK_CHECKS * check
+    seconds = len({run.link for run in runs}) * len(LINK_CHECKS) * check
     size = 0.0
     apply = _suited(plan)
     for run in runs:

@@ -13,7 +13,9 @@ from typing import Any
 from antiphon.frozen import FrozenDict
 from antiphon.lab import plan_values as values
 from antiphon.lab.plan import (
+    LINK_CHECKS,
     LINK_KINDS,
+    LINKS,
     PATTERNS,
     SCHEDULING,
     Adapter,
@@ -81,7 +83,7 @@ def plan_of(faults: Faults, document: Document, stem: str, known: Collection[str
         series=series,
         text="",
     )
-    count = repeats * sum(map(_count, series))
+    count = sum(repeats * _count(one) + _more(one) for one in series)
     if count > MOST_RUNS:
         faults.add(("series",), f"they come to {count:,} runs; {MOST_RUNS:,} are allowed")
     return plan
@@ -203,7 +205,7 @@ def _adapters(tables: Table, known: Collection[str]) -> FrozenDict[str, Adapter]
     for name, content in tables.content.items():
         table = Table(tables.faults, content, (*tables.keys, name))
         _check_name(table, name)
-        if name in known:
+        if name in known or name in LINK_CHECKS:
             tables.wrong(name, f"there is a protocol {name} already; choose another name")
         found[name] = Adapter(
             name=name,
@@ -247,6 +249,8 @@ def _all_series(
     for number, content in enumerate(tables):
         table = Table(top.faults, content, ("series", number))
         one = _one_series(table, known, workloads, links)
+        if one.name == LINKS:
+            table.wrong("name", f"{LINKS} is what the runs of the bare link are; choose another")
         if one.name and one.name in [other.name for other in found]:
             table.wrong("name", f"two series are named {one.name!r}; choose another name")
         found.append(one)
@@ -289,6 +293,7 @@ def _one_series(
         stacks=table.get("stacks", names, (None,)),
         messages=table.get("messages", _messages, (None,)),
         paced=table.get("paced", values.whole(1, 1024), None),
+        search=table.get("search", values.whole(0, 30), 0),
         placements=table.get("placements", names, (None,)),
         later=later,
     )
@@ -302,6 +307,8 @@ def _one_series(
     if found.pattern == "m-n" and not members(found):
         table.wrong("senders", "in m-n there are more nodes than senders, and here never are")
     _check_paced(table, found)
+    if found.search and len(found.messages) < 2:
+        table.wrong("search", "there is nothing to search between; give messages several numbers")
     return found
 
 
@@ -337,6 +344,11 @@ def _later(value: object) -> tuple[str, ...]:
 
 def _messages(value: object) -> tuple[int, ...]:
     return values.listed(values.whole(1, 10**12))(value if isinstance(value, list) else [value])
+
+
+def _more(series: Series) -> int:
+    """Runs that a search adds, at the most."""
+    return series.search * _count(series) // max(1, len(series.messages))
 
 
 def _count(series: Series) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from antiphon.lab.campaign import Campaign
 from antiphon.lab.places import cannot_open
-from antiphon.lab.plan import Plan, Run, run_seconds
+from antiphon.lab.plan import Plan, Run, run_seconds, searched
 from antiphon.lab.protocols import PROTOCOLS, missing, protocol_of, unsuited
 
 __all__ = ["Progress"]
@@ -26,16 +26,21 @@ class Progress:
 
     def __init__(self, campaign: Campaign, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        each = run_seconds(campaign.plan)
+        each = self._each = run_seconds(campaign.plan)
         takes_time = _judge(campaign.plan)
-        self._left = {
-            run.id: each for run in campaign.runs() if not campaign.done(run) and takes_time(run)
-        }
+        runs = campaign.runs()
+        self._known = {run.id for run in runs}
+        self._left = {run.id: each for run in runs if not campaign.done(run) and takes_time(run)}
+        # Runs of a search, at the most: which they are is known when each begins.
+        self._more = sum(more for run, more in searched(campaign.plan) if takes_time(run))
         self._begun: tuple[str, float] | None = None
         self._planned = 0.0
         self._took = 0.0
 
     def begin(self, run: Run) -> None:
+        if run.id not in self._known:
+            self._left[run.id] = self._each
+            self._more = max(0, self._more - 1)
         self._begun = (run.id, self._clock())
 
     def end(self, run: Run) -> None:
@@ -47,7 +52,7 @@ class Progress:
     def left(self) -> float:
         """Seconds, the run that was begun last included."""
         pace = self._took / self._planned if self._planned else 1.0
-        return sum(self._left.values()) * min(_MOST, max(_LEAST, pace))
+        return (sum(self._left.values()) + self._more * self._each) * min(_MOST, max(_LEAST, pace))
 
 
 def _judge(plan: Plan) -> Callable[[Run], bool]:

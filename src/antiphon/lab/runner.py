@@ -7,6 +7,8 @@ itself, a full disk for one, ends it, and it can be resumed.
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from collections.abc import Callable
 
 from antiphon.lab.campaign import Campaign, CampaignError
@@ -38,7 +40,7 @@ def run_campaign(
     except RecordFailed as error:
         raise CampaignError(
             f"the campaign stops, since its figures cannot be written ({error}); make room and go "
-            f"on with: antiphon lab resume {campaign.directory}"
+            f"on with: antiphon lab resume {shlex.quote(str(campaign.directory))}"
         ) from error
     return reports
 
@@ -56,7 +58,7 @@ def _carry_out(
     if not campaign.settled and (settings := garbage_settings(campaign.plan)):
         campaign.set_garbage(settings, garbage_use(campaign.plan, settings))
     runs = campaign.runs()
-    for number, run in enumerate(runs):
+    for number, run in enumerate(itertools.chain(runs, campaign.searched())):
         if not campaign.done(run):
-            begin(run, number, len(runs))
+            begin(run, number, max(len(runs), number + 1))
             end(conduct(campaign, run))

@@ -46,10 +46,7 @@ _SMALL = 3_000_000
 _AT_ONCE = 3
 """Tables that are made side by side: a small one keeps no two cores busy."""
 
-
 _CANCEL_SECONDS = 30.0
-_FEW_ROWS = 500_000
-"""Below, Spark takes longer to prepare than to compute."""
 
 
 class SchemaMismatch(AntiphonError):

@@ -36,6 +36,12 @@ _NAME = "antiphon-spark-"
 _GIB = 1 << 30
 _LEAST = 512 << 20  # below, Spark refuses to start
 _USUAL = 3 * _GIB
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Of a container: by control groups of version 2, and of version 1, where none is a huge number."""
+
 _JVM_END_SECONDS = 20
 _LOG_FILE = "spark.log"
 _CONNECTION = "connection"
@@ -222,8 +228,9 @@ def _available() -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         found.append(int(text.split("MemAvailable:")[1].split()[0]) << 10)
-    with contextlib.suppress(OSError, ValueError):
-        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    for limit in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(limit.read_text(encoding="ascii")))
     return min(found, default=None)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
@@ -32,6 +33,16 @@ LIMIT = 40
 
 SORTED = 200_000
 """Up to so many rows they come in order; beyond that, as they lie."""
+
+
+NAMING = (*schemas.KEYS, "run", "repeat", "topic", "stage", "role", "question", "over", "this")
+"""Columns that say what a row is about."""
+
+GAP = 2
+"""Between two columns."""
+
+ENDLESS = 10_000
+"""Characters: wider than any table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +177,7 @@ def _values(rows: pa.Table) -> Iterator[list[Any]]:
 
 def print_table(shown: Shown, console: Console | None = None) -> None:
     """For people: columns that are null in all rows are left out, and keys come but once."""
-    console = console or Console(soft_wrap=True)
+    console = console or _console()
     rows = shown.rows
     if not rows.num_rows:
         console.print(f"{shown.table} has no such rows", markup=False, highlight=False)
@@ -185,16 +196,49 @@ def print_table(shown: Shown, console: Console | None = None) -> None:
     if same:
         line = ", ".join(f"{name} {_cell(value)}" for name, value in same.items())
         console.print(f"{shown.table}: {line}", markup=False, highlight=False)
-    table = Table(box=None)
-    for name in names:
-        kind = rows.schema.field(name).type
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
-    for row in _values(rows.select(names)):
-        table.add_row(*(Text(_cell(value)) for value in row))
-    console.print(table)
+    cells = {name: [_cell(value) for (value,) in _values(rows.select([name]))] for name in names}
+    for number, block in enumerate(_blocks(cells, console.width)):
+        if number:
+            console.print()
+        table = Table(box=None, pad_edge=False)
+        for name in block:
+            kind = rows.schema.field(name).type
+            figure = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+            table.add_column(name, justify="right" if figure else "left", overflow="fold")
+        for row in zip(*(cells[name] for name in block), strict=True):
+            table.add_row(*map(Text, row))
+        console.print(table)
     if shown.note:
         console.print(shown.note, markup=False, highlight=False)
+
+
+def _console() -> Console:
+    """A terminal is as wide as it is; the lines of a file have no end."""
+    console = Console(soft_wrap=True)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=ENDLESS)
+
+
+def _blocks(cells: Mapping[str, Sequence[str]], width: int) -> Iterator[list[str]]:
+    """Columns that fit beside each other. A table that is too wide becomes several of the same
+    rows, each with the columns that name a row in front, as far as these take half of the width."""
+
+    def wide(names: Iterable[str]) -> int:
+        return sum(max(map(len, [name, *cells[name]])) + GAP for name in names)
+
+    named: list[str] = []
+    if wide(cells) - GAP > width:
+        for name in cells:
+            if name in NAMING and wide([*named, name]) <= width // 2:
+                named.append(name)
+    block = list(named)
+    for name in cells:
+        if name in named:
+            continue
+        if len(block) > len(named) and wide([*block, name]) - GAP > width:
+            yield block
+            block = list(named)
+        block.append(name)
+    yield block
 
 
 def _cell(value: Any) -> str:

@@ -193,7 +193,7 @@ def facts_of(directory: Path | str, *, needed: bool = False) -> dict[str, Any]:
     path = Path(directory) / PIPELINE
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if needed:
             raise ConfigError(
                 f"{directory} holds no tables; make them with: "

@@ -136,3 +136,65 @@ def test_the_memory_of_the_largest_run_is_told_before(capfd: pytest.CaptureFixtu
     assert 16 * 512 * 2**20 < needed < 16 * 1024 * 2**20
     assert main(["lab", "run", "group", "--dry-run"]) == 0
     assert f"{needed / 1e9:.1f} GB of memory" in capfd.readouterr().out
+
+
+FAULTY = """
+[times]
+kept_until = 10
+
+[[series]]
+name = "links"
+pattern = "one-way"
+protocols = ["link-ping"]
+sizes = [0]
+"""
+
+
+def test_every_fault_of_a_plan_has_a_line_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "faulty.toml"
+    path.write_text(FAULTY)
+    assert main(["lab", "run", str(path), "--dry-run"]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["antiphon"] * 3
+    assert [line.split(": ")[2] for line in lines] == [
+        "series.links.name", "series.links.protocols", "series.links.sizes",
+    ]  # fmt: skip
+    # What is measured in any case cannot be asked for, and is not offered.
+    assert "link-" not in lines[1].partition("allowed")[2]
+
+
+MANY = """
+[times]
+kept_until = 10
+
+[[series]]
+name = "rates"
+pattern = "one-way"
+protocols = ["spread", "appia"]
+sizes = [64]
+rates = [10, 1_000]
+"""
+
+
+def test_the_table_at_the_end_tells_runs_apart_and_names_protocols_in_full(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    path = tmp_path / "many.toml"
+    path.write_text(
+        MANY.replace('"spread"', '"antiphon-topic-of-mine"').replace(
+            "[[series]]", '[adapters.antiphon-topic-of-mine]\nfile = "broken.py"\n\n[[series]]'
+        )
+    )
+    (tmp_path / "broken.py").write_text("no Python")
+    assert main(["lab", "run", str(path), "--out", str(tmp_path / "out")]) == 0
+    same, head, *rows = capfd.readouterr().out.splitlines()
+    assert same == "all runs: pattern one-way, load none, link loopback, size 64"
+    assert head.split() == ["protocol", "rate/s", "MB/s", "messages/s", "outcome"]
+    named = [row.split()[:2] for row in rows if not row.startswith(" ")]
+    assert named == [
+        ["antiphon-topic-of-mine", "1,000"], ["antiphon-topic-of-mine", "10"],
+        ["appia", "1,000"], ["appia", "10"],
+    ]  # fmt: skip

@@ -218,9 +218,8 @@ def test_the_search_for_the_largest_burst_goes_to_the_paper_s_sixteen_nodes() ->
         assert max(nodes) == 16
 
 
-def test_every_protocol_but_the_bare_link_is_in_the_shootout() -> None:
-    links = {name for name in KNOWN_PROTOCOLS if name.startswith("link-")}
-    assert {run.protocol for run in runs_of(load_plan("shootout"))} == set(KNOWN_PROTOCOLS) - links
+def test_every_protocol_is_in_the_shootout() -> None:
+    assert {run.protocol for run in runs_of(load_plan("shootout"))} == set(KNOWN_PROTOCOLS)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

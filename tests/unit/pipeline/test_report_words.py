@@ -216,3 +216,33 @@ def test_delays_are_told_at_the_rate_that_most_protocols_share(tmp_path: Path) -
 )
 def test_numbers_are_written_as_people_read_them(value: str, said: str) -> None:
     assert value.replace("\u00a0", " ") == said
+
+
+def _paced(row: dict[str, Any], rate: float) -> dict[str, Any]:
+    return row | {"series": "delay", "rate": rate}
+
+
+def test_a_timetable_that_was_kept_is_no_answer_where_somebody_went_as_fast_as_he_could(
+    tmp_path: Path,
+) -> None:
+    said = _with_runs(
+        tmp_path,
+        *(_paced(_kept(name, 1.0, 1.0, 1.0), 500.0) for name in ("one", "two", "three")),
+        _kept("one", 0.9, 0.88, 0.95),
+        _kept("two", 0.3, 0.2, 0.4),
+    )
+    assert "one holds best of 2: it keeps 90 %" in said
+    assert "two collapses: it keeps 30 %" in said
+    assert "none was asked for more" not in said
+
+
+def test_where_all_keep_to_a_timetable_the_answer_says_so(tmp_path: Path) -> None:
+    rows = [_paced(_kept(name, kept, None, None), 500.0) for name, kept in (("a", 1), ("b", 0.7))]
+    idle = [
+        row | {"workload": "none", "repeats": 3} | spread("bytes_per_second", 1e6) for row in rows
+    ]
+    write(tmp_path, "throughput", idle)
+    said = _with_runs(tmp_path, *rows)
+    assert "a holds best of 2: it keeps 100 %" in said
+    assert "All were to send at 500/s, and none was asked for more" in said
+    assert "is the fastest" not in said

@@ -133,6 +133,20 @@ def test_memory_is_half_of_what_is_free(
     assert module._memory() == given
 
 
+def test_the_limit_of_a_container_counts_whatever_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limits = (tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes")
+    monkeypatch.setattr(module, "_LIMITS", limits)
+    without = module._available()
+    limits[0].write_text("max\n")
+    limits[1].write_text(f"{700 << 20}\n")
+    assert module._available() == 700 << 20
+    limits[0].write_text(f"{600 << 20}\n")
+    assert module._available() == 600 << 20
+    assert without is None or without > 700 << 20
+
+
 def test_too_little_memory_is_said_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_available", lambda: 100 << 20)
     with pytest.raises(SparkFailed, match="Spark needs 512 MB of memory and 100 MB are free"):

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from antiphon.errors import ConfigError
+from antiphon.pipeline import schemas
 from antiphon.pipeline.show import print_table, read_rows, to_csv, to_json
 from unit.pipeline.finished import run, write
 
@@ -144,6 +145,20 @@ def test_people_see_common_keys_once_and_no_empty_columns(tables: Path) -> None:
     assert "stack" not in shown
     assert "antiphon-node" in shown
     assert "400,000" in shown
+
+
+def test_a_table_that_is_too_wide_becomes_several_with_the_names_in_front(tables: Path) -> None:
+    text = io.StringIO()
+    print_table(read_rows(tables, "runs"), Console(file=text, width=60))
+    lines = text.getvalue().splitlines()
+    assert all(len(line) <= 60 for line in lines)
+    heads = [line.split() for line in lines if line.startswith("campaign")]
+    assert len(heads) > 1
+    assert all(head[:2] == ["campaign", "protocol"] for head in heads)
+    # No word is broken, and no column comes twice.
+    assert all(name in schemas.TABLES["runs"] for head in heads for name in head)
+    others = [name for head in heads for name in head[2:] if name != "repeat"]
+    assert len(set(others)) == len(others)
 
 
 def test_people_are_told_of_rows_that_are_not_shown(tables: Path) -> None:

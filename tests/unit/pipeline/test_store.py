@@ -141,3 +141,6 @@ def test_names_that_are_none(tmp_path: Path) -> None:
         read_table(tmp_path, "speed")
     with pytest.raises(ConfigError, match="holds no tables; make them with: antiphon pipeline run"):
         read_table(tmp_path, "runs")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file holds no tables"):
+        count_rows(tmp_path / "file")

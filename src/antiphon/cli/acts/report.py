@@ -73,7 +73,7 @@ def perform(stage: Stage) -> dict[str, object]:
             stage.say(f"no report: {error}\n")
             return {"report": None, "reason": str(error), "bytes_per_second": rates}
         report = _keep_report(directory, tables)
-    _show(stage, kept)
+    _show(stage, rates, kept)
     stage.say(f"The report: {report}\n")
     return {"report": str(report), "bytes_per_second": rates, "kept": kept}
 
@@ -159,13 +159,22 @@ def _keep_report(directory: Path, tables: Path) -> Path:
     return report
 
 
-def _show(stage: Stage, kept: dict[str, float | None]) -> None:
+def _show(stage: Stage, rates: dict[str, float], kept: dict[str, float | None]) -> None:
     table = Table(box=None, pad_edge=False)
-    table.add_column("beside 60 % of all cores")
-    table.add_column("keeps", justify="right")
-    for protocol, part in kept.items():
-        table.add_row(protocol, "" if part is None else f"{part:.0%}")
+    table.add_column("messages of 2000 bytes")
+    for name in ("idle, MB/s", "busy, MB/s", "keeps"):
+        table.add_column(name, justify="right")
+    measured = (name.partition(",")[0] for name in rates)
+    for protocol in dict.fromkeys([*kept, *measured]):
+        part = kept.get(protocol)
+        figures = (rates.get(f"{protocol}, {state}") for state in ("idle", "busy"))
+        table.add_row(
+            protocol,
+            *("" if rate is None else f"{rate / 1e6:,.0f}" for rate in figures),
+            "" if part is None else f"{part:.0%}",
+        )
     stage.show(table)
+    stage.say("  busy: beside processes that use 60 % of all cores", style="dim")
 
 
 ACT = Act(

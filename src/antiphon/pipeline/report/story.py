@@ -23,7 +23,10 @@ COLLAPSES = 0.5
 LEFT_OUT = ("absent", "not_applicable", "interrupted")
 """Outcomes that say nothing about a protocol: it did not run."""
 
-_SETTING = ("campaign", "series", "pattern", "link", "size", "nodes", "senders", "streams")
+_SETTING = (
+    "campaign", "series", "pattern", "link", "size", "nodes", "senders", "streams", "threads",
+    "rate", "messages", "placement", "paced",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -69,10 +72,17 @@ class Story:
             for row in tables.rows("degradation")
             if row["kept"] is not None and row["workload"] != "none" and not is_link(row)
         ]
+        # Whoever keeps to a timetable keeps all of it until nothing is left to spare: that is no
+        # answer where somebody was measured who goes as fast as he can.
+        free = [row for row in degraded if row["rate"] is None]
+        degraded = free or degraded
+        self.paced = bool(degraded) and not free
         speeds = [
             row
             for row in tables.rows("throughput")
-            if row["bytes_per_second_mean"] is not None and not is_link(row) and row["rate"] is None
+            if row["bytes_per_second_mean"] is not None
+            and not is_link(row)
+            and (row["rate"] is None or self.paced)
         ]
         self.setting = _commonest(degraded or speeds)
         self.compared = sorted({row["campaign"] for row in degraded or speeds})

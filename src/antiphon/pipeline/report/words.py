@@ -76,13 +76,19 @@ def method(story: Story) -> str:
     if len(story.compared) > 1 and story.setting:
         others = [one for one in story.compared if one != story.setting[0]]
         said.append(f"This is told of {story.setting[0]}; the figures have {listed(others)} too.")
-    if sum(1 for one in story.contenders if one.kept) < 2 or not story.outcomes["complete"]:
+    tested = [one for one in story.contenders if one.kept]
+    if len(tested) < 2 or not story.outcomes["complete"]:
         return " ".join(said)
     kinds = plural(len(story.workloads), "kind of load", "kinds of load")
     taken = [
         f" {workload} takes {share(part)} of all cores for itself."
         for workload, part in story.loads.items()
     ]
+    if story.paced:
+        said.append(
+            f"All were to send at {rate(tested[0].row['rate'])}, and none was asked for more: a "
+            "part below 100 % is a rate that was not kept."
+        )
     said.append(
         f"Each is held against its own unloaded throughput, under {kinds} "
         f"({listed(story.workloads)}): to hold is to keep {share(HOLDS)} or more beside each, to "
@@ -201,7 +207,7 @@ def findings(story: Story) -> list[str]:
     """What else there is to know, a sentence each."""
     said = []
     tested = any(one.kept for one in story.contenders)
-    if story.outcomes["complete"] and tested and story.speeds:
+    if story.outcomes["complete"] and tested and story.speeds and not story.paced:
         said.append(_fastest(story))
         said += _loaded_speed(story)
     if story.outcomes["complete"] and story.delays and (tested or story.speeds):
