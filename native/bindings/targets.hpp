@@ -33,6 +33,7 @@ struct Target : std::enable_shared_from_this<Target> {
     // With the publisher's turn:
     std::uint32_t number = 1;        // of the next event
     std::uint32_t bound = 0;         // the session in which the name was said
+    bool in_vain = false;            // it was waited for, and has taken nothing since
     std::atomic<bool> owed{false};   // it has not seen the last value yet, and may want it
 };
 
