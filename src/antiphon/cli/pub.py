@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import typer
 from antiphon.cli.secret import SecretFile, read_secret
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
+from antiphon.topics.where import check_properties
 
 __all__ = ["pub"]
 
@@ -39,12 +41,18 @@ def pub(
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the first subscriber.")
     ] = _PATIENCE,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the counts as one JSON object.")
+    ] = False,
 ) -> None:
     """Publish on a topic, and say how many events went to how many subscriptions.
 
     Example: antiphon pub plant/7/temp 31.5 --property site=A
     """
     properties = dict(_property(text) for text in prop or ())
+    check_properties(properties)  # before anybody is waited for
+    if ttl is not None and not ttl > 0:
+        raise ConfigError(f"--ttl {ttl:g}: give seconds above 0", setting="ttl", value=ttl)
     with Bus(bus, secret=read_secret(secret_file)) as channel:
         publisher = channel.publisher(topic)
         if wait and not publisher.wait_for_subscribers(1, wait):
@@ -63,7 +71,12 @@ def pub(
             published += 1
         with contextlib.suppress(PeerUnreachable):  # it had enough, and left
             channel.node.flush(30.0)
-    typer.echo(f"{published} events to {subscribers} subscriptions", err=True)
+    if as_json:
+        typer.echo(json.dumps({"events": published, "subscriptions": subscribers}))
+        return
+    what = "event" if published == 1 else "events"
+    whom = "subscription" if subscribers == 1 else "subscriptions"
+    typer.echo(f"{published} {what} to {subscribers} {whom}", err=True)
 
 
 def _events(data: str | None, count: int) -> Iterator[bytes]:
