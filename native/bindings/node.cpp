@@ -409,7 +409,7 @@ PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject*
         }
         View view;
         if (!PyObject_CheckBuffer(message)) {
-            PyErr_Format(PyExc_TypeError, "a raw message is bytes or another buffer, not %.100s",
+            PyErr_Format(PyExc_TypeError, "a raw message is bytes or another buffer, not %.100s; a Message goes without kind=",
                          Py_TYPE(message)->tp_name);
             return nullptr;
         }
@@ -418,7 +418,8 @@ PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject*
                           blocking);
     }
     if (PyObject_CheckBuffer(message)) {
-        return raise("ConfigError", "a raw message needs its kind: send(target, data, kind=...)",
+        return raise("ConfigError", blocking ? "a raw message needs its kind: send(target, data, kind=...)"
+                              : "a raw message needs its kind: try_send(target, data, kind=...)",
                      facts("{ss}", "setting", "kind"));
     }
     const int kind = kind_for(message);
@@ -509,6 +510,10 @@ PyObject* NodeCore::send_many(PyObject* const* arguments, Py_ssize_t count, PyOb
     for (Py_ssize_t i = 0; i < total; ++i) {
         PyObject* item = PyTuple_GET_ITEM(items.get(), i);
         if (typed) {
+            if (PyObject_CheckBuffer(item)) {
+                return raise("ConfigError", "raw messages need their kind: send_many(target, messages, kind=...)",
+                             facts("{ss}", "setting", "kind"));
+            }
             const int own = kind_for(item);
             if (own < 0) return nullptr;
             if (kind >= 0 && own != kind) {
@@ -520,8 +525,14 @@ PyObject* NodeCore::send_many(PyObject* const* arguments, Py_ssize_t count, PyOb
             item = encoded.back().get();
             if (item == nullptr) return nullptr;
         } else if (!PyBytes_Check(item)) {
-            PyErr_Format(PyExc_TypeError, "send_many() takes bytes; item %zd is %.100s", i, Py_TYPE(item)->tp_name);
-            return nullptr;
+            if (!PyObject_CheckBuffer(item)) {
+                PyErr_Format(PyExc_TypeError, "send_many() takes bytes or other buffers; item %zd is %.100s", i,
+                             Py_TYPE(item)->tp_name);
+                return nullptr;
+            }
+            encoded.push_back(Reference::steal(PyBytes_FromObject(item)));
+            item = encoded.back().get();
+            if (item == nullptr) return nullptr;
         }
         spans[static_cast<std::size_t>(i)] = {PyBytes_AS_STRING(item), static_cast<std::size_t>(PyBytes_GET_SIZE(item))};
     }
@@ -590,8 +601,8 @@ bool NodeCore::flush(int only, double timeout) {
     if (outcome.ok()) return true;
     if (outcome.code == Outcome::Code::timeout) {
         raise("SendTimeout",
-              "node " + std::to_string(at) + " has not handled everything in " + std::to_string(timeout) +
-                  " s; wait longer, or look at what its handlers do",
+              "node " + std::to_string(at) + " has not handled everything in " + seconds_text(seconds_to_ns(timeout)) +
+                  "; wait longer, or look at what its handlers do",
               facts("{sisd}", "peer", at, "waited", static_cast<double>(now_ns() - began) / kSecond));
     } else {
         raise_outcome(outcome, at, 0, now_ns() - began, 0);

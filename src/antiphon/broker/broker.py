@@ -153,6 +153,7 @@ class Broker(Owner):
                 routes = self._routes()
             for route in routes:
                 route.core.close()
+            self._end_waits()
 
     @property
     def address(self) -> str:

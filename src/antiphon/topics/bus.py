@@ -27,7 +27,7 @@ from antiphon.errors import (
     ProtocolError,
 )
 from antiphon.node import TLS, Future, Node, NodeConfig
-from antiphon.node.config import Insecure
+from antiphon.node.config import Insecure, check_flag, check_type
 from antiphon.node.coroutines import is_coroutine, no_loop
 from antiphon.node.life import Owner, begin, end
 from antiphon.node.loops import refuse_to_block
@@ -83,6 +83,8 @@ class Bus(Owner):
         config: BusConfig | None = None,
         node_config: NodeConfig | None = None,
     ) -> None:
+        check_type("node", node, Node)
+        check_type("config", config, BusConfig)
         self.config = BusConfig.load() if config is None else config
         self.address = address
         """The channel, as it was given."""
@@ -196,6 +198,7 @@ class Bus(Owner):
         end(self)
         until = time.monotonic() + drain
         with contextlib.ExitStack() as stack:  # backwards; Ctrl-C ends the patience, not the rest
+            stack.callback(self._end_waits)
             stack.callback(self._wake)
             for publisher in publishers:
                 stack.callback(publisher._core.close)
@@ -250,6 +253,7 @@ class Bus(Owner):
         """
         self._check_open()
         _refuse_broker(record=record)
+        check_flag("retain", retain)
         if when_full not in _WHEN_FULL:
             raise _bad_policy(when_full)
         part, room = check_share(share), _check_capacity(capacity)
@@ -326,6 +330,7 @@ class Bus(Owner):
         _refuse_broker(durable=durable, start=start, group=group)
         wanted = Pattern(pattern)
         part = check_share(share)
+        check_flag("batch", batch)
         if where is not None:
             Where(where)
         if when_full not in _WHEN_FULL:
@@ -347,7 +352,10 @@ class Bus(Owner):
             core = self.node._subscribe_inbox(room, when_full)
         else:
             if not callable(handler):
-                raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
+                raise ConfigError(
+                    f"handler {handler!r} cannot be called; give a function of one event",
+                    setting="handler",
+                )
             report = functools.partial(_log_event_failure, wanted.text)
             core = self.node._subscribe(handler, report, batch, room, when_full)
             if part:
