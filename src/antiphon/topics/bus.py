@@ -139,7 +139,7 @@ class Bus(Owner):
         with self._lock:
             coroutines = any(one._coroutine for one in self._subscriptions.values())
             if coroutines and loop is None and self._state == "new":
-                raise no_loop()
+                raise no_loop("bus")
         if self._asks and loop is None:
             self._prepare()
         with self._lock:
@@ -348,7 +348,7 @@ class Bus(Owner):
                     setting="share" if part else "batch",
                 )
             if coroutine and self._state == "running" and self._loop is None:
-                raise no_loop()
+                raise no_loop("bus")
             core = self.node._subscribe_inbox(room, when_full)
         else:
             if not callable(handler):
