@@ -245,6 +245,9 @@ def test_two_nodes_of_one_id_cannot_be_on_one_channel(channel: str) -> None:
         with pytest.raises(DuplicateNode) as refused:
             Bus(channel, node=second)
         assert refused.value.id == HERE
+        assert (refused.value.address, refused.value.other) == (second.address, first.address)
+        assert second.address in str(refused.value)
+        assert first.address in str(refused.value)
         with Bus("local://elsewhere", node=second):
             pass
 

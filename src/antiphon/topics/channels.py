@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, DuplicateNode
 from antiphon.node import INSECURE, TLS, Node, NodeConfig
 from antiphon.node.address import parse_address
 from antiphon.node.config import Insecure
@@ -71,6 +71,17 @@ def _local(
     try:
         own_id = finder.claim(None if node is None else node.id)
         path = finder.socket_path(own_id)
+    except DuplicateNode as error:
+        finder.close()
+        if node is None:
+            raise
+        # The finder knows the other one only; whoever looks for the two wants both addresses.
+        raise DuplicateNode(
+            f"{error} (this node is at {node.address or 'no address'})",
+            id=error.id,
+            address=node.address,
+            other=error.other,
+        ) from None
     except BaseException:
         finder.close()
         raise
