@@ -67,12 +67,13 @@ void Store::prepare() {
     if (settings_.writable) {
         const int error = disk_.make_directory(directory_);
         if (error != 0 && error != -EEXIST) fail("cannot make " + directory_, error);
-        // Somebody else's directory may not be ours to sync; one that we have just made is worth nothing
-        // if its name is lost.
+        // A directory is worth nothing if its name is lost. One that was there may also be of an earlier
+        // start, whose sync failed: only where the parent is not ours to sync, somebody else has made it.
         const std::size_t slash = directory_.find_last_of('/');
         const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : directory_.substr(0, slash);
         const int synced = disk_.sync_directory(parent);
-        if (error == 0 && synced != 0) fail("cannot sync " + parent, synced);
+        const bool not_ours = error == -EEXIST && (synced == -EACCES || synced == -EPERM);
+        if (synced != 0 && !not_ours) fail("cannot sync " + parent, synced);
     }
     std::vector<std::string> names;
     if (const int error = disk_.list(directory_, names)) fail("cannot list " + directory_, error);

@@ -315,6 +315,28 @@ TEST("a segment whose name may yet be lost does not count before it is synced") 
     CHECK(one.store->log("t")->writer().next() >= next);
 }
 
+TEST("a store whose own name may yet be lost is not opened, also when it was there before") {
+    FakeDisk disk(1);
+    disk.fails_to_sync_directories = 1000;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        try {
+            Stepped one(disk, small());
+            CHECK(false);  // whatever it acknowledges would go with the directory
+        } catch (const Failure& failure) {
+            CHECK(failure.kind == Failure::Kind::disk);
+        }
+        disk.kill();
+    }
+    disk.fails_to_sync_directories = 0;
+    {
+        Stepped one(disk, small());
+        CHECK_EQUAL(one.append("t", block({"1"})).sequence, 1u);
+        one.crash();
+    }
+    Stepped one(disk, small());
+    CHECK_EQUAL(read_all(one.store->log("t")).data().size(), 1u);
+}
+
 TEST("old segments that a crash brings back leave no hole") {
     for (std::uint64_t number = 0; number < check::count(300, 5000); ++number) {
         auto random = check::random(number);

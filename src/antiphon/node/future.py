@@ -74,13 +74,13 @@ class Future(ABC, Generic[T]):
 class RequestFuture(Future[T]):
     """The answer to a request that is on its way."""
 
-    __slots__ = ("_convert", "_core", "_deadline", "_door", "_error", "_value", "_waiting")
+    __slots__ = ("_convert", "_core", "_door", "_error", "_value", "_waiting", "deadline")
 
     def __init__(
         self, core: RequestCore, deadline: float, convert: Callable[[int, bytes], T]
     ) -> None:
         self._core = core
-        self._deadline = deadline
+        self.deadline = deadline
         self._convert = convert
         self._error: BaseException | None = None
         self._value: tuple[T] | None = None
@@ -96,7 +96,7 @@ class RequestFuture(Future[T]):
     def result(self, timeout: float | None = None) -> T:
         if not self._core.done:
             refuse_to_block("result()", "await")
-            left = self._deadline - time.monotonic()
+            left = self.deadline - time.monotonic()
             if timeout is not None and timeout < left:
                 if not self._core.wait(max(0.0, timeout)):
                     raise TimeoutError(f"no result in {timeout} s; it may still come")
@@ -114,8 +114,7 @@ class RequestFuture(Future[T]):
             waiting.append(mine)
             if waiting[0] is mine:  # the core tells the first one, which tells the others
                 self._door = door = door_of(loop)
-                door.calls[core.id] = self._wake
-                door.remind(core.id, self._deadline)
+                door.expect(core.id, self)
                 core.tell(door.core)
             try:
                 yield from came
@@ -124,14 +123,15 @@ class RequestFuture(Future[T]):
                 raise
             finally:
                 waiting.remove(mine)
-                if not waiting and self._door is not None:
+                if not waiting and self._door is not None and not core.done:
                     core.tell(None)
                     self._door.forget(core.id)
             if not core.done:
                 self._time_out()
         return self._take()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """The answer is here, or too late: whoever waits for it looks."""
         wake_all(self._waiting[:])
 
     def _time_out(self) -> None:

@@ -9,75 +9,83 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 from antiphon._core import DoorCore
 from antiphon.errors import WouldBlock
 
-__all__ = ["Door", "close_door", "door_of", "refuse_to_block"]
+__all__ = ["Awaited", "Door", "close_door", "door_of", "refuse_to_block"]
 
 log = logging.getLogger("antiphon.node")
 
 
+class Awaited(Protocol):
+    """Something that comes once, or is too late at its deadline."""
+
+    deadline: float
+
+    def wake(self) -> None:
+        """Whoever waits for it looks again. On the loop's thread."""
+
+
 class Door:
-    """The eventfd of one loop, and what to call for each number that comes through it."""
+    """The eventfd of one loop, and whom to tell of each number that comes through it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.core = DoorCore()
         self.calls: dict[int, Callable[[], None]] = {}
-        self._loop = weakref.ref(loop)
-        self._deadlines: dict[int, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
+        self.loop = weakref.ref(loop)
+        self.awaited: dict[int, Awaited] = {}
+        self._due = math.inf  # when the next timer goes off, unless there is none
         loop.add_reader(self.core.fileno(), self._ready)
 
-    def remind(self, number: int, deadline: float) -> None:
-        """Calls ``number`` at the deadline too, unless it was forgotten. On the loop's thread.
+    def expect(self, number: int, awaited: Awaited) -> None:
+        """Wakes it when its number comes, or at its deadline. On the loop's thread.
 
         One timer for all of them: most are answered long before, and a timer for each would cost
-        as much as the rest of its request.
+        as much as the rest of its request. It is left to go off in vain when nothing is awaited any
+        more, and the door does not keep it, since it knows the loop.
         """
-        self._deadlines[number] = deadline
-        timer = self._timer
-        if timer is None or self._due > deadline:
-            self._set_timer(deadline)
+        self.awaited[number] = awaited
+        if awaited.deadline < self._due:
+            self._set_timer(awaited.deadline)
 
     def forget(self, number: int) -> None:
-        """Calls it no more. On the loop's thread, or when the loop is closed."""
+        """Tells nobody of it any more. On the loop's thread, or when the loop is closed."""
         self.calls.pop(number, None)
-        self._deadlines.pop(number, None)
-        if self._timer is not None and not self._deadlines:
-            self._timer.cancel()
-            self._timer = None  # which knows the loop, and would keep it
+        self.awaited.pop(number, None)
 
     def _set_timer(self, deadline: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = self._loop()
+        loop = self.loop()
         if loop is not None:
             self._due = deadline
-            self._timer = loop.call_later(max(0.0, deadline - time.monotonic()), self._remind)
+            loop.call_later(max(0.0, deadline - time.monotonic()), self._remind)
 
     def _remind(self) -> None:
-        self._timer = None
         now = time.monotonic()
-        late = [number for number, deadline in self._deadlines.items() if deadline <= now]
+        if now < self._due:
+            return  # set for something that was awaited for longer; another one comes first
+        self._due = math.inf
+        late = [number for number, one in self.awaited.items() if one.deadline <= now]
         for number in late:
-            del self._deadlines[number]
-            self._call(number)
-        if self._deadlines:
-            self._set_timer(min(self._deadlines.values()))
+            self._tell(self.awaited.pop(number).wake)
+        if self.awaited:
+            self._set_timer(min(one.deadline for one in self.awaited.values()))
 
     def _ready(self) -> None:
+        awaited, calls = self.awaited, self.calls
         for number in self.core.take():
-            self._call(number)
+            one = awaited.pop(number, None)
+            call = calls.get(number) if one is None else one.wake
+            if call is not None:
+                self._tell(call)
 
-    def _call(self, number: int) -> None:
-        call = self.calls.get(number)
-        if call is None:
-            return
+    def _tell(self, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception:  # the others that came are not to suffer
@@ -87,11 +95,24 @@ class Door:
 _doors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Door] = weakref.WeakKeyDictionary()
 
 
+class _Here(threading.local):
+    """The door that this thread asked for last, as long as it is there."""
+
+    door: Callable[[], Door | None] = staticmethod(lambda: None)
+
+
+_here = _Here()
+
+
 def door_of(loop: asyncio.AbstractEventLoop) -> Door:
     """The door of a loop; made when it is first asked for. On the loop's own thread."""
+    door = _here.door()
+    if door is not None and door.loop() is loop:
+        return door
     door = _doors.get(loop)
     if door is None:
         door = _doors[loop] = Door(loop)
+    _here.door = weakref.ref(door)
     return door
 
 
