@@ -334,7 +334,10 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
             return raise_outcome({Outcome::Code::closed, {}, {}, {}}, peer.id, kind, 0, 0);
         }
         if (attempt.status == Status::not_connected) node_->want_connection(peer);
-        if (attempt.status == Status::no_credit) node_->want_credit(peer, attempt);
+        if (attempt.status == Status::no_credit) {
+            if (attempt.window == 0) attempt.flow->hasty.store(true, std::memory_order_relaxed);
+            node_->want_credit(peer, attempt);
+        }
         if (attempt.status == Status::large) {
             // A large message goes in steps that wait for each other; it is not for try_send.
             const std::uint32_t window = attempt.flow->window.load(std::memory_order_acquire);

@@ -460,7 +460,10 @@ bool Publisher::open_up(const Load& load, std::vector<Rest>& rest) {
     const auto shut = [](const Rest& one) { return unopened(one.attempt) && !one.target->in_vain; };
     if (std::none_of(rest.begin(), rest.end(), shut)) return true;
     if (!may_wait("publish()", "publish_async()")) {
-        PyErr_Clear();  // it must not wait here, and has another way: they miss it
+        PyErr_Clear();  // it must not wait here: they miss it, and have a window for longer next time
+        for (const Rest& one : rest) {
+            if (one.attempt.status == Status::no_credit) one.target->flow.hasty.store(true, std::memory_order_relaxed);
+        }
         return true;
     }
     bool raised = false;
