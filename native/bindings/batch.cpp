@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 namespace antiphon::python {
 
@@ -83,6 +85,13 @@ PyObject* batch_to_arrow(PyObject* self, PyObject*) {
     return array;
 }
 
+PyObject* batch_repr(PyObject* self) {
+    const std::string_view name = Py_TYPE(self)->tp_name;
+    const std::string own(name.substr(name.rfind('.') + 1));
+    auto* data = reinterpret_cast<Memory*>(reinterpret_cast<BatchObject*>(self)->data);
+    return PyUnicode_FromFormat("<%s of %zd, %zd bytes>", own.c_str(), batch_length(self), data->bytes);
+}
+
 PyObject* refuse_pickle(PyObject*, PyObject*) {
     PyErr_SetString(PyExc_TypeError,
                     "a Batch refers to a receive buffer and cannot be pickled; pass bytes(batch.data) and "
@@ -125,6 +134,7 @@ bool add_batch_types(PyObject* module) {
         {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_batch)},
         {Py_tp_methods, batch_methods},
         {Py_tp_getset, batch_attributes},
+        {Py_tp_repr, reinterpret_cast<void*>(batch_repr)},
         {Py_sq_length, reinterpret_cast<void*>(batch_length)},
         {Py_sq_item, reinterpret_cast<void*>(batch_item)},
         {Py_tp_doc, const_cast<char*>(batch_doc)},

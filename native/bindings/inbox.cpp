@@ -139,7 +139,7 @@ PyObject* Inbox::pair(Reference source, Reference data) {
 }
 
 // Null without an exception: closed, or, if it is not to wait, empty.
-PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait) {
+PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait, const char* call) {
     if (node_->forked()) return raise_forked();
     if (failure_) {
         Reference failure = std::move(failure_);
@@ -158,8 +158,10 @@ PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait
         if (data || PyErr_Occurred()) return pair(std::move(source), std::move(data));
         if (closed()) {
             if (raise_when_closed) {
-                raise("Closed", "this inbox is closed; its node was closed, or the inbox itself",
-                      facts("{ss}", "what", "inbox"));
+                raise("Closed",
+                      reader_ ? "this subscription is closed; its bus was closed, or the subscription itself"
+                              : "this inbox is closed; its node was closed, or the inbox itself",
+                      facts("{ss}", "what", reader_ ? "subscription" : "inbox"));
             }
             return nullptr;
         }
@@ -167,14 +169,14 @@ PyObject* Inbox::wait_and_take(double timeout, bool raise_when_closed, bool wait
         const Nanos now = now_ns();
         if (began == 0) {
             began = now;
-            if (timeout != 0 && !may_wait("receive()", "receive_async() or 'async for'")) return nullptr;
+            if (timeout != 0 && !may_wait(call, "receive_async() or 'async for'")) return nullptr;
             if (timeout != 0) continue;  // looks again, knowing the nudges
         }
         const Nanos deadline = timeout < 0 ? kNever : began + seconds_to_ns(timeout);
         if (now >= deadline) {
             return raise("ReceiveTimeout",
-                         "nothing came for " + (reader_ ? "this subscription" : "kind " + std::to_string(kind())) + " in " + std::to_string(timeout) +
-                             " s; wait longer, or look whether anybody sends",
+                         "nothing came for " + (reader_ ? "this subscription" : "kind " + std::to_string(kind())) + " in " + seconds_text(seconds_to_ns(timeout)) +
+                             "; wait longer, or look whether anybody sends",
                          facts("{sd}", "waited", static_cast<double>(now - began) / kSecond));
         }
         if (!wait_until(deadline, now, nudges)) return nullptr;
@@ -224,7 +226,7 @@ PyObject* Inbox::next() { return wait_and_take(-1, false); }
 PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
     Reference list = Reference::steal(PyList_New(0));
     if (!list || most <= 0) return list.release();
-    Reference first = Reference::steal(wait_and_take(timeout, true));
+    Reference first = Reference::steal(wait_and_take(timeout, true, true, "receive_many()"));
     if (!first || PyList_Append(list.get(), first.get()) != 0) return nullptr;
     while (PyList_GET_SIZE(list.get()) < most) {
         Reference source, data;

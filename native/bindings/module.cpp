@@ -93,7 +93,10 @@ nb::object checked(PyObject* object) {
 }
 
 double timeout_of(nb::handle timeout) {
-    return timeout.is_none() ? -1.0 : std::max(0.0, nb::cast<double>(timeout));
+    if (timeout.is_none()) return -1.0;
+    const double seconds = PyFloat_AsDouble(timeout.ptr());
+    if (seconds == -1.0 && PyErr_Occurred()) nb::raise_python_error();
+    return std::max(0.0, seconds);
 }
 
 // The calls on the fast path take their arguments straight from the interpreter.

@@ -352,7 +352,10 @@ PyObject* NodeCore::send_bytes(Peer& peer, int kind, Message message, bool block
             return raise_outcome({Outcome::Code::closed, {}, {}, {}}, peer.id, kind, 0, 0);
         }
         if (attempt.status == Status::not_connected) node_->want_connection(peer);
-        if (attempt.status == Status::no_credit) node_->want_credit(peer, attempt);
+        if (attempt.status == Status::no_credit) {
+            if (attempt.window == 0) attempt.flow->hasty.store(true, std::memory_order_relaxed);
+            node_->want_credit(peer, attempt);
+        }
         if (attempt.status == Status::large) {
             // A large message goes in steps that wait for each other; it is not for try_send.
             const std::uint32_t window = attempt.flow->window.load(std::memory_order_acquire);
@@ -427,7 +430,7 @@ PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject*
         }
         View view;
         if (!PyObject_CheckBuffer(message)) {
-            PyErr_Format(PyExc_TypeError, "a raw message is bytes or another buffer, not %.100s",
+            PyErr_Format(PyExc_TypeError, "a raw message is bytes or another buffer, not %.100s; a Message goes without kind=",
                          Py_TYPE(message)->tp_name);
             return nullptr;
         }
@@ -436,7 +439,8 @@ PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject*
                           blocking);
     }
     if (PyObject_CheckBuffer(message)) {
-        return raise("ConfigError", "a raw message needs its kind: send(target, data, kind=...)",
+        return raise("ConfigError", blocking ? "a raw message needs its kind: send(target, data, kind=...)"
+                              : "a raw message needs its kind: try_send(target, data, kind=...)",
                      facts("{ss}", "setting", "kind"));
     }
     const int kind = kind_for(message);
@@ -527,6 +531,10 @@ PyObject* NodeCore::send_many(PyObject* const* arguments, Py_ssize_t count, PyOb
     for (Py_ssize_t i = 0; i < total; ++i) {
         PyObject* item = PyTuple_GET_ITEM(items.get(), i);
         if (typed) {
+            if (PyObject_CheckBuffer(item)) {
+                return raise("ConfigError", "raw messages need their kind: send_many(target, messages, kind=...)",
+                             facts("{ss}", "setting", "kind"));
+            }
             const int own = kind_for(item);
             if (own < 0) return nullptr;
             if (kind >= 0 && own != kind) {
@@ -538,8 +546,14 @@ PyObject* NodeCore::send_many(PyObject* const* arguments, Py_ssize_t count, PyOb
             item = encoded.back().get();
             if (item == nullptr) return nullptr;
         } else if (!PyBytes_Check(item)) {
-            PyErr_Format(PyExc_TypeError, "send_many() takes bytes; item %zd is %.100s", i, Py_TYPE(item)->tp_name);
-            return nullptr;
+            if (!PyObject_CheckBuffer(item)) {
+                PyErr_Format(PyExc_TypeError, "send_many() takes bytes or other buffers; item %zd is %.100s", i,
+                             Py_TYPE(item)->tp_name);
+                return nullptr;
+            }
+            encoded.push_back(Reference::steal(PyBytes_FromObject(item)));
+            item = encoded.back().get();
+            if (item == nullptr) return nullptr;
         }
         spans[static_cast<std::size_t>(i)] = {PyBytes_AS_STRING(item), static_cast<std::size_t>(PyBytes_GET_SIZE(item))};
     }
@@ -608,8 +622,8 @@ bool NodeCore::flush(int only, double timeout) {
     if (outcome.ok()) return true;
     if (outcome.code == Outcome::Code::timeout) {
         raise("SendTimeout",
-              "node " + std::to_string(at) + " has not handled everything in " + std::to_string(timeout) +
-                  " s; wait longer, or look at what its handlers do",
+              "node " + std::to_string(at) + " has not handled everything in " + seconds_text(seconds_to_ns(timeout)) +
+                  "; wait longer, or look at what its handlers do",
               facts("{sisd}", "peer", at, "waited", static_cast<double>(now_ns() - began) / kSecond));
     } else {
         raise_outcome(outcome, at, 0, now_ns() - began, 0);

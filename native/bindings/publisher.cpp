@@ -15,11 +15,21 @@ using Status = Attempt::Status;
 constexpr std::size_t kSpansPerTurn = 8192;
 constexpr Nanos kBriefly = 20 * kMillisecond;
 constexpr Nanos kLook = 100 * kMillisecond;  // for signals, and for the end of the node
+// For a connection or a first window, of a publisher that waits for nothing else. Some milliseconds will do on
+// a machine that is not overloaded.
+constexpr Nanos kOpening = 200 * kMillisecond;
 
 std::int64_t wall_clock_ns() {
     timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return static_cast<std::int64_t>(t.tv_sec) * kSecond + t.tv_nsec;
+}
+
+// No connection, or a flow without a window, as one is that was not used for a while: nothing is known then of
+// the queue at the other end, which may be empty.
+bool unopened(const Attempt& attempt) {
+    return attempt.status == Status::not_connected ||
+           (attempt.status == Status::no_credit && attempt.flow->window.load(std::memory_order_seq_cst) == 0);
 }
 
 // What is left of its life, as the wire says it; 1 when it is about to end, since 0 means for ever.
@@ -264,7 +274,37 @@ Attempt Publisher::attempt(Target& target, const Load& load, std::size_t done, s
             : node_->try_events(target.peer, target.flow, session, head_at(load, done, target.number), load.properties,
                                 load.events + done, load.count - done, taken);
     target.number += static_cast<std::uint32_t>(taken);
+    if (taken != 0) target.in_vain = false;
     return attempt;
+}
+
+// As many as go at once, and why no more do.
+Attempt Publisher::attempt_all(Target& target, const Load& load, std::size_t& done) {
+    Attempt tried;
+    do {
+        std::size_t taken = 0;
+        tried = attempt(target, load, done, taken);
+        done += taken;
+    } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !target.gone());
+    return tried;
+}
+
+// True with an exception set: nobody is given any of it, and no number is used up. Properties are paid for by
+// the receiver up to a bound, and count behind it.
+bool Publisher::too_large(const Load& load) const {
+    const std::uint64_t limit = node_->options().max_message_bytes;
+    const std::size_t more = load.properties.size > kFreeProperties ? load.properties.size : 0;
+    for (std::size_t i = 0; i < load.count; ++i) {
+        const std::uint64_t size = load.events[i].size + more;
+        if (size <= limit) continue;
+        raise("MessageTooLarge",
+              "an event of " + std::to_string(size) + " bytes on " + name_ + " is over the limit of " +
+                  std::to_string(limit) + "; raise max_message_bytes on all nodes, or publish parts",
+              facts("{sKsK}", "size", static_cast<unsigned long long>(size), "limit",
+                    static_cast<unsigned long long>(limit)));
+        return true;
+    }
+    return false;
 }
 
 Passing Publisher::passing(const Load& load, std::uint32_t number) const {
@@ -418,18 +458,51 @@ void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vec
     for (const auto& target : targets) {
         if (target->gone()) continue;
         target->owed = false;  // this is newer than what it has not seen yet
-        std::size_t done = 0, taken = 0;
-        Attempt tried;
-        do {
-            tried = attempt(*target, load, done, taken);
-            done += taken;
-            if (taken != 0 && origin_ != 0) {
-                target->flow.stalled.store(false, std::memory_order_relaxed);
-                target->full_since = 0;
-            }
-        } while (done < load.count && (tried.status == Status::sent || tried.status == Status::again) && !target->gone());
+        std::size_t done = 0;
+        const Attempt tried = attempt_all(*target, load, done);
+        if (done != 0 && origin_ != 0) {
+            target->flow.stalled.store(false, std::memory_order_relaxed);
+            target->full_since = 0;
+        }
         if (done < load.count && !target->gone()) rest.push_back({target.get(), done, tried});
     }
+}
+
+// Of a publisher that drops: to whom the way is not open, for them it is opened, once and not for long. What is
+// not room is not a full queue: an event a minute would be lost every time, since an idle flow gives its window
+// back. Leaves in `rest` who has not got everything. False with an exception set. With the turn.
+bool Publisher::open_up(const Load& load, std::vector<Rest>& rest) {
+    const auto shut = [](const Rest& one) { return unopened(one.attempt) && !one.target->in_vain; };
+    if (std::none_of(rest.begin(), rest.end(), shut)) return true;
+    if (!may_wait("publish()", "publish_async()")) {
+        PyErr_Clear();  // it must not wait here: they miss it, and have a window for longer next time
+        for (const Rest& one : rest) {
+            if (one.attempt.status == Status::no_credit) one.target->flow.hasty.store(true, std::memory_order_relaxed);
+        }
+        return true;
+    }
+    bool raised = false;
+    {
+        Released released;
+        const Interrupted* signalled = released.interrupted();
+        const Nanos began = now_ns(), deadline = began + kOpening;
+        for (Rest& one : rest) {
+            if (!shut(one) || raised) continue;
+            Target& target = *one.target;
+            const Interrupted interrupted = [&] {
+                raised = raised || (signalled && (*signalled)());
+                return raised || target.gone();
+            };
+            Node::Sending sending{target.peer, deadline, began};
+            while (unopened(one.attempt) && one.done < load.count && !target.gone()) {
+                if (!node_->wait(sending, one.attempt, &interrupted).ok()) break;
+                one.attempt = attempt_all(target, load, one.done);
+            }
+            target.in_vain = one.done < load.count && unopened(one.attempt);
+        }
+    }
+    std::erase_if(rest, [&](const Rest& one) { return one.done == load.count || one.target->gone(); });
+    return !raised;
 }
 
 void Publisher::pass_over(const Load& load, std::vector<Rest>& rest) {
@@ -603,6 +676,7 @@ void Publisher::settle_waiting() {
 }
 
 PyObject* Publisher::send(const Chosen& targets, Load load) {
+    if (too_large(load)) return nullptr;
     if (sender_) return enqueue(targets, load);
     const NodeOptions& options = node_->options();
     const Nanos began = now_ns();
@@ -631,6 +705,11 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
     if (rest.empty()) Py_RETURN_NONE;
     if (node_->fresh()) return raise_not_started();
     if (when_full_ == WhenFull::drop_newest) {
+        if (!open_up(load, rest)) {
+            pass_over(load, rest);
+            return nullptr;
+        }
+        if (rest.empty()) Py_RETURN_NONE;
         // What goes in fragments may wait for each of them, but not for long.
         std::vector<Rest> large;
         std::erase_if(rest, [&](const Rest& one) {
@@ -641,7 +720,7 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
         pass_over(load, rest);
         rest.swap(large);
         if (rest.empty()) Py_RETURN_NONE;
-        deadline = began + kBriefly;
+        deadline = now_ns() + kBriefly;
     }
     if (!may_wait("publish()", "publish_async()")) {
         pass_over(load, rest);

@@ -143,6 +143,9 @@ class Publisher : public Route {
     bool make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     PyObject* send(const Chosen& targets, Load load);
     void send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest);
+    Attempt attempt_all(Target& target, const Load& load, std::size_t& done);
+    bool open_up(const Load& load, std::vector<Rest>& rest);
+    bool too_large(const Load& load) const;
     Outcome send_rest(const Load& load, std::vector<Rest>& rest, Nanos deadline, Nanos began,
                       const Interrupted* signalled, std::uint16_t& at, std::size_t& left_over);
     void relay_to(const Chosen& targets, const EventView* views, std::size_t count, Nanos arrived, Nanos patience);

@@ -13,13 +13,13 @@ namespace {
 unsigned long main_thread = 0;
 thread_local PyThreadState* own_state = nullptr;
 
+}  // namespace
+
 std::string seconds_text(Nanos ns) {
     char text[32];
     std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(ns) / kSecond);
     return text;
 }
-
-}  // namespace
 
 void take_lock(PyThreadState* state) {
     try {

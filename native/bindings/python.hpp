@@ -90,6 +90,8 @@ Reference facts(const char* format, ...);
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent);
 // False, with WouldBlock raised, on a thread whose event loop is running.
 bool may_wait(const char* call, const char* twin);
+// For people: 0.25 s.
+std::string seconds_text(Nanos ns);
 PyObject* raise_forked();
 // The exception that is set, with its traceback, which is then set no longer; null if there is none.
 Reference take_exception();

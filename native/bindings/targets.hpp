@@ -51,6 +51,7 @@ struct Target : std::enable_shared_from_this<Target> {
     std::uint32_t number = 1;        // of the next event
     std::uint32_t bound = 0;         // the session in which the name was said
     Nanos full_since = 0;            // of one that ends: since when it has had no room; 0: it has
+    bool in_vain = false;            // it was waited for, and has taken nothing since
     std::atomic<bool> owed{false};   // it has not seen the last value yet, and may want it
 };
 

@@ -38,7 +38,7 @@ inline constexpr char kSendManyText[] =
 
 Sends several messages to one node, in this order and in as few frames as hold them.
 
-With ``kind=`` the messages are bytes; without it they are Messages of one class. Much faster than as
+With ``kind=`` the messages are bytes or other buffers; without it they are Messages of one class. Much faster than as
 many calls of `send`. Blocks and raises as `send` does; the time it may wait begins anew with
 everything that the receiver takes. `SendTimeout.sent` says how many had gone out before, and those
 are delivered.)";

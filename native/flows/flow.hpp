@@ -83,6 +83,9 @@ struct OutFlow {
     // messages at the last look, for finding idle flows.
     std::uint64_t confirmed = 0, at_session_start = 0, seen = 0;
     int idle_ticks = 0;
+    // Somebody who does not wait has found it without a window: one is kept for longer then, or whoever tries
+    // more rarely than idle windows are given back would never have any.
+    std::atomic<bool> hasty{false};
 };
 
 // Of a subscription, for a session that begins now; with the peer's mutex.

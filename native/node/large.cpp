@@ -24,7 +24,9 @@ void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16
     const auto asked = static_cast<std::size_t>(
         std::count_if(waiting_reservations_.begin(), waiting_reservations_.end(),
                       [&](const auto& waiting) { return waiting.peer == &peer; }));
-    if (size > options_.max_message_bytes + kResponsePrefix || peer.assemblies.count(id) != 0 ||
+    // What is around a user's bytes is not theirs.
+    const std::uint64_t around = kind == kEventKind ? kEventHead + kFreeProperties : kResponsePrefix;
+    if (size > options_.max_message_bytes + around || peer.assemblies.count(id) != 0 ||
         peer.assemblies.size() + asked >= kMostReservations) {
         return answer(0);
     }

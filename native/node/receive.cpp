@@ -15,6 +15,7 @@ namespace {
 constexpr std::uint32_t kUnannouncedWindow = 256 << 10;
 constexpr std::uint32_t kLeastWindow = 4 << 10;
 constexpr int kIdleTicks = 5;
+constexpr int kHastyIdleTicks = 120;
 // More than a sender of ours ever has at once; a peer that asks for more wants our memory.
 constexpr int kMostFlushes = 4096;
 constexpr std::size_t kMostOldFlows = 65536;
@@ -330,7 +331,8 @@ void Node::return_idle_windows(Peer& peer) {
             flow.idle_ticks = 0;
             return false;
         }
-        if (++flow.idle_ticks < kIdleTicks) return false;
+        const bool hasty = flow.hasty.load(std::memory_order_relaxed);
+        if (++flow.idle_ticks < (hasty ? kHastyIdleTicks : kIdleTicks)) return false;
         flow.idle_ticks = 0;
         return true;
     };

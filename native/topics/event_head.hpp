@@ -19,6 +19,8 @@ struct EventHead {
     bool expired(std::int64_t waited_ns) const { return ttl_us != 0 && waited_ns / 1000 > ttl_us; }
 };
 inline constexpr std::size_t kEventHead = 32;
+// Properties that an event may have beside data of the size that the receiver allows; more than that is data.
+inline constexpr std::size_t kFreeProperties = 64 * 1024;
 static_assert(sizeof(EventHead) == kEventHead);
 
 // What stands in the place of the time to live of an event that comes out of a broker's log: whose it

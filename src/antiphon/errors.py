@@ -34,6 +34,7 @@ class, whose ``failed`` maps each node id to its own error. That is why every cl
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any, ClassVar
 
@@ -248,3 +249,15 @@ class NotPrimary(AntiphonError):
 
     group: str | None = None
     members: int | None = None
+
+
+def together(failed: dict[int, AntiphonError]) -> AntiphonError:
+    """One error over those of several peers: of the first one's class and facts, and a copy of it,
+    since an error that is among its own ``failed`` could not be printed or walked through."""
+    first = next(iter(failed.values()))
+    one = copy.copy(first)
+    if len(failed) > 1:
+        nodes = ", ".join(str(peer) for peer in failed)
+        one.args = (f"{first} (of several that failed: nodes {nodes}; see .failed)",)
+    one.failed = failed
+    return one

@@ -253,7 +253,7 @@ def test_a_coroutine_handler_needs_a_loop_and_has_neither_share_nor_batches(chan
         assert bus.statistics().subscriptions == 0
     early = Bus(channel)
     early.subscribe("a", handler)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="async with bus"):
         early.start()
     early.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import threading
@@ -15,7 +16,7 @@ from antiphon import Closed, ConfigError, DuplicateNode, FilterError, Node, Node
 from antiphon.testing import Child, Control, eventually
 from antiphon.topics import Bus, BusConfig
 from integration.buses import PATIENCE, Events, serves
-from unit.node.pairs import HERE
+from unit.node.pairs import HERE, Running
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -192,7 +193,7 @@ def test_what_is_no_channel_is_refused_before_anything_is_opened(
 
 
 def test_multicast_off_loopback_needs_a_secret(channel: str) -> None:
-    with pytest.raises(ConfigError, match="secret"):
+    with pytest.raises(ConfigError, match=r"address 'mcast.*secret"):
         Bus("mcast://239.77.0.1:7777").start()
 
 
@@ -245,6 +246,9 @@ def test_two_nodes_of_one_id_cannot_be_on_one_channel(channel: str) -> None:
         with pytest.raises(DuplicateNode) as refused:
             Bus(channel, node=second)
         assert refused.value.id == HERE
+        assert (refused.value.address, refused.value.other) == (second.address, first.address)
+        assert second.address in str(refused.value)
+        assert first.address in str(refused.value)
         with Bus("local://elsewhere", node=second):
             pass
 
@@ -350,6 +354,74 @@ def test_buses_and_their_parts_refuse_to_be_pickled(channel: str) -> None:
         for one in (bus, bus.publisher("a"), bus.subscribe("a"), bus.subscribe("a", nothing)):
             with pytest.raises(TypeError, match="in each process"):
                 pickle.dumps(one)
+
+
+def test_an_event_is_plain_data_and_travels(channel: str) -> None:
+    with Bus(channel) as bus:
+        subscription = bus.subscribe("a")
+        bus.publisher("a").publish(b"x", {"site": "A", "temp": 31.5})
+        event = subscription.receive(PATIENCE)
+    facts = ("data", "topic", "properties", "time_ns", "source", "sequence", "missed", "late")
+    for copied in (pickle.loads(pickle.dumps(event)), copy.copy(event), copy.deepcopy(event)):
+        assert all(getattr(copied, name) == getattr(event, name) for name in facts)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_waiting_for_a_bus_ends_when_it_is_closed_whatever_its_node_does(
+    channel: str, shared: bool
+) -> None:
+    with Node() as node:
+        bus = Bus(channel, node=node if shared else None).start()
+        waiting, later = Running(bus.wait), bus.wait_async()
+        assert not later.done()
+        bus.close()
+        waiting.result(PATIENCE)
+        later.result(PATIENCE)
+        bus.wait_async().result(PATIENCE)
+        assert not node.closed
+
+
+def test_waiting_for_subscribers_ends_when_the_publisher_is_closed(channel: str) -> None:
+    with Bus(channel) as bus:
+        publisher = bus.publisher("a")
+        waiting = Running(lambda: publisher.wait_for_subscribers(1, None))
+        publisher.close()
+        for wait in (lambda: waiting.result(PATIENCE), publisher.wait_for_subscribers):
+            with pytest.raises(Closed) as error:
+                wait()
+            assert error.value.what == "publisher"
+
+
+@pytest.mark.parametrize("name", ["node", "config", "node_config", "tls"])
+def test_an_argument_of_another_type_is_refused_by_its_name(channel: str, name: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Bus(channel, **{name: 5})  # type: ignore[arg-type]
+    assert error.value.setting == name.removeprefix("node_")
+
+
+def test_flags_are_true_or_false(channel: str) -> None:
+    with Bus(channel) as bus:
+        with pytest.raises(ConfigError, match="batch is 5"):
+            bus.subscribe("a", nothing, batch=5)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="retain is 'yes'"):
+            bus.publisher("a", retain="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"mean_delay": "x"}, {"mean_delay": 1, "timeout": -1}])
+def test_what_cannot_be_calibrated_is_refused(channel: str, given: dict[str, Any]) -> None:
+    with Bus(channel) as bus, pytest.raises(ConfigError):
+        bus.subscribe("a", nothing).calibrate(**given)
+
+
+@pytest.mark.parametrize("data", ["text", None, 5])
+def test_what_is_no_event_is_refused_alike_by_both_calls(channel: str, data: Any) -> None:
+    with Bus(channel) as bus:
+        publisher = bus.publisher("a")
+        for call in (publisher.publish, publisher.publish_async):
+            with pytest.raises(TypeError, match="an event is bytes, another buffer or a Message"):
+                call(data)
+            with pytest.raises(ConfigError, match="give a mapping"):
+                call(b"x", properties=5)
 
 
 def forking(control: Control, address: str) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from antiphon import NodeConfig
-from antiphon.testing import eventually
+from antiphon import MessageTooLarge, NodeConfig
+from antiphon.testing import Child, eventually
 from antiphon.topics import Bus, Publisher
-from integration.buses import PATIENCE, Events, Held, publish_each, serves
-from unit.node.pairs import Running, all_results, numbered
+from integration.buses import PATIENCE, Events, Held, publish_each, resident, serves
+from unit.node.pairs import Running, all_results, go_on, numbered, stop
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -76,6 +76,83 @@ def test_what_a_publisher_drops_before_it_is_connected_is_missed_by_the_first_ev
         event = subscription.receive(PATIENCE)
         assert event.missed == publisher.statistics()["dropped"]
         assert event.sequence == event.missed + 1
+
+
+def test_a_publisher_that_drops_loses_nothing_to_a_way_that_is_not_open_yet(channel: str) -> None:
+    """A queue that nobody has sent to yet is empty, not full."""
+    with Bus(channel) as here, Bus(channel) as there:
+        far, near = there.subscribe("a"), here.subscribe("a")
+        publisher = here.publisher("a", when_full="drop_newest")
+        serves(publisher, 2)
+        publisher.publish(b"first")
+        for subscription in (far, near):
+            event = subscription.receive(PATIENCE)
+            assert (event.data, event.sequence, event.missed) == (b"first", 1, 0)
+        assert publisher.statistics()["dropped"] == 0
+
+
+def test_a_publisher_that_drops_and_rests_loses_nothing(channel: str) -> None:
+    """A flow that is not used gives its window back; the next event opens it again."""
+    hasty = NodeConfig(heartbeat=0.1)
+    with Bus(channel, node_config=hasty) as here, Bus(channel, node_config=hasty) as there:
+        subscription = there.subscribe("a")
+        publisher = here.publisher("a", when_full="drop_newest")
+        serves(publisher)
+
+        def window() -> int:
+            to_it = (one for one in here.node.connections() if one.id == there.node.id)
+            return sum(flow.window for one in to_it for flow in one.flows_out if flow.kind < 64)
+
+        for number in range(3):
+            publisher.publish(b"%d" % number)
+            event = subscription.receive(PATIENCE)
+            assert (event.data, event.missed) == (b"%d" % number, 0)
+            eventually(lambda: window() == 0, PATIENCE, "it has given its window back")
+        assert publisher.statistics()["dropped"] == 0
+
+
+def test_a_publisher_that_drops_waits_once_for_a_subscriber_that_stands_still(channel: str) -> None:
+    with Child(resident, address=channel, patterns=["a"]) as child, Bus(channel) as here:
+        child.expect("ready")
+        publisher = here.publisher("a", when_full="drop_newest")
+        serves(publisher)
+        stop(child.pid)
+        try:
+            began = time.monotonic()
+            for _ in range(200):
+                publisher.publish(b"x")
+            # 40 s if it waited every time.
+            assert time.monotonic() - began < 10
+        finally:
+            go_on(child.pid)
+
+
+# --- events that are too large --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [{}, {"ring_bytes": 1 << 16}], ids=["whole", "fragments"])
+@pytest.mark.parametrize("share", [None, 0.2])
+def test_an_event_of_the_largest_size_arrives_and_a_larger_one_uses_no_number_up(
+    channel: str, config: dict[str, Any], share: float | None
+) -> None:
+    limits = NodeConfig(max_message_bytes=200_000, **config)
+    with Bus(channel, node_config=limits) as here, Bus(channel, node_config=limits) as there:
+        subscription = there.subscribe("a")
+        publisher = here.publisher("a", share=share)
+        serves(publisher)
+        publisher.publish(bytes(200_000), {"site": "A"})
+        for refused in (
+            lambda: publisher.publish(bytes(200_001)),
+            lambda: publisher.publish_many([b"x", bytes(200_001)]),
+        ):
+            with pytest.raises(MessageTooLarge, match="200001 bytes on a is over") as error:
+                refused()
+            assert (error.value.size, error.value.limit) == (200_001, 200_000)
+        publisher.publish(b"next")
+        events = [subscription.receive(PATIENCE) for _ in range(2)]
+        assert [len(event.data) for event in events] == [200_000, 4]
+        assert [(event.sequence, event.missed) for event in events] == [(1, 0), (2, 0)]
+        assert publisher.statistics()["published"] == 2
 
 
 def test_a_large_event_does_not_make_a_publisher_wait_that_drops(channel: str) -> None:

@@ -453,6 +453,15 @@ def test_calibration_finds_that_a_modest_wish_is_met(channel: str) -> None:
         assert 0 < plan.measured <= 5.0
 
 
+def test_calibration_has_the_patience_that_a_slow_topic_takes(channel: str) -> None:
+    with Bus(channel) as bus:
+        subscription = bus.subscribe("a", nothing, share=0.2)
+        with Steady(bus, "a", 0.05):  # a first look of half a second would see ten
+            plan = subscription.calibrate(mean_delay=5.0, timeout=20.0)
+        assert plan.feasible, plan
+        assert subscription.predict().measured_p99 <= subscription.predict().measured_max
+
+
 def test_calibration_says_what_cannot_be_had_and_leaves_the_share(channel: str) -> None:
     seen: list[float | None] = []
 

@@ -37,7 +37,7 @@ def test_three_commands_pass_events_from_hand_to_hand() -> None:
             )
             output, errors = sub.communicate(timeout=60)
         assert done.returncode == 0, done.stderr
-        assert done.stderr == "3 events to 1 subscriptions\n"
+        assert done.stderr == "3 events to 1 subscription\n"
         assert (errors, sub.returncode) == ("", 0)
         events = [json.loads(line) for line in output.splitlines()]
         assert [event["data"] for event in events] == ["one", "two", ""]

@@ -53,7 +53,7 @@ def test_one_event_goes_from_a_command_to_another(place: dict[str, str]) -> None
         done = publish(place, "plant/7/temp", "31.5")
         output, errors = sub.communicate(timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "1 events to 1 subscriptions\n"
+    assert done.stderr == "1 event to 1 subscription\n"
     assert (output, errors, sub.returncode) == ("plant/7/temp  31.5\n", "", 0)
 
 
@@ -178,3 +178,51 @@ def test_a_mistake_is_one_line(place: dict[str, str], arguments: list[str], why:
     assert output == ""
     assert why in errors
     assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pub"], "Missing argument 'topic'; see 'antiphon pub --help'"),
+        (["sub"], "Missing argument 'pattern'; see 'antiphon sub --help'"),
+        (["pub", "a", "b", "c"], "(c); see 'antiphon pub --help'"),
+        (["nonsense"], "No such command 'nonsense'; see 'antiphon --help'"),
+        (["pub", "t", "x", "--property", "a b=1"], "property name 'a b'"),
+        (["pub", "t", "x", "--ttl", "-1"], "--ttl -1: give seconds above 0"),
+    ],
+)
+def test_bad_arguments_are_one_line_that_says_where_to_look(
+    place: dict[str, str], arguments: list[str], said: str
+) -> None:
+    """At once, and not when nobody has subscribed for a while."""
+    done = subprocess.run(
+        [*ANTIPHON, *arguments], capture_output=True, text=True, env=place, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "verb", ["demo", "broker", "pub", "sub", "bench", "lab", "group", "doctor"]
+)
+def test_the_help_of_every_verb_has_an_example(place: dict[str, str], verb: str) -> None:
+    done = subprocess.run(
+        [*ANTIPHON, verb, "--help"],
+        capture_output=True,
+        text=True,
+        env=place,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"Example: antiphon {verb}" in done.stdout
+
+
+def test_what_was_published_is_counted_in_json(place: dict[str, str]) -> None:
+    with subscriber(place, "t", "--count", "2") as sub:
+        done = publish(place, "t", "--json", lines="a\nb\n")
+        sub.communicate(timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"events": 2, "subscriptions": 1}

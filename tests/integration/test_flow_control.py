@@ -603,6 +603,22 @@ def test_an_idle_flow_gives_its_window_back_and_gets_it_again() -> None:
     assert heard.data == numbered(30)
 
 
+def test_try_send_goes_through_however_rarely_it_is_called() -> None:
+    """An idle window is given back sooner than this one comes again."""
+    heard = Heard()
+    with nodes(LIVELY, there=CALM) as (here, there):
+        there.on(KIND, heard)
+        pause = 10 * LIVELY.heartbeat
+        went = []
+        for _ in range(6):
+            went.append(here.try_send(THERE, b"x", kind=KIND))
+            time.sleep(pause)
+        # The first find no connection, and no window.
+        assert went[-2:] == [True, True]
+        here.flush()
+    assert len(heard.data) == sum(went)
+
+
 def test_a_flow_that_goes_idle_with_a_message_unread_loses_and_doubles_no_credit() -> None:
     with nodes(LIVELY, there=CALM) as (here, there):
         inbox = there.inbox(KIND, capacity=64)

@@ -298,6 +298,9 @@ def test_an_error_of_several_targets_can_be_shown_and_logged() -> None:
             here.send([7, 8], b"x", kind=KIND)
         assert "7" in repr(error.value)
         assert "8" in repr(error.value)
+        assert "nodes 7, 8" in str(error.value)
+        # Whoever walks through the tree of errors comes to an end.
+        assert not any(one.failed for one in error.value.failed.values())
 
 
 def test_a_message_that_is_too_large_fails_for_each_target() -> None:

@@ -89,6 +89,7 @@ def fork_under_traffic(control: Control, target: str, forks: int) -> None:
         "with": enter,
         "wait": node.wait,
         "close": node.close,
+        "close_async": lambda: node.close_async().result(10.0),
         "inbox.close": inbox.close,
         "registration.close": registration.close,
         "repr": lambda: (repr(node), repr(inbox), node.id, node.address, inbox.closed),
@@ -132,7 +133,7 @@ def fork_under_traffic(control: Control, target: str, forks: int) -> None:
 
 
 # What may be asked of a node in a child: those that do nothing there need not refuse.
-HARMLESS = ("close", "inbox.close", "registration.close", "repr", "end")
+HARMLESS = ("close", "close_async", "inbox.close", "registration.close", "repr", "end")
 REFUSED = (
     "send",
     "try_send",

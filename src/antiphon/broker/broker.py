@@ -210,6 +210,7 @@ class Broker(Owner):
                 self._deliveries.write(self._deliveries.moved())
             if self._recording is not None:
                 self._recording.close()
+            self._end_waits()
 
     @property
     def address(self) -> str:
@@ -536,7 +537,9 @@ class Broker(Owner):
     def _allows(self, route: Route) -> bool:
         """Whether what comes this way may: to record needs a right of its own."""
         may = self._gate.may(route.source, "publish", route.topic.name)
-        return may and (not route.records or self._gate.may(route.source, "record", route.topic.name))
+        return may and (
+            not route.records or self._gate.may(route.source, "record", route.topic.name)
+        )
 
     def _route(
         self, topic: Topic, source: int, number: int, name: str, retains: bool, producer: int

@@ -69,7 +69,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Measure this machine: ours and the named peers, side by side in one run.",
+    help="Measure this machine: ours and the named peers, side by side in one run."
+    "\n\nExample: antiphon bench node --peers pyzmq --seconds 1",
 )
 
 QUICK_SECONDS = 0.75

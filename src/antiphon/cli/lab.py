@@ -40,7 +40,8 @@ from antiphon.lab.runner import run_campaign
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Measure messaging under stress, by a plan. What it records is for antiphon pipeline.",
+    help="Measure messaging under stress, by a plan. What it records is for antiphon pipeline."
+    "\n\nExample: antiphon lab run stability --quick --out campaign",
     add_completion=False,
     pretty_exceptions_enable=False,
 )

@@ -71,13 +71,13 @@ def bench(context: typer.Context) -> None:
 @app.command(**_PASS_ON)
 def pub(context: typer.Context) -> None:
     """Publish on a topic: antiphon pub plant/7/temp 31.5, or lines of standard input."""
-    _hand_over("pub", context.args or ["--help"])
+    _hand_over("pub", context.args)
 
 
 @app.command(**_PASS_ON)
 def sub(context: typer.Context) -> None:
     """Print the events of topics: antiphon sub 'plant/*/temp'."""
-    _hand_over("sub", context.args or ["--help"])
+    _hand_over("sub", context.args)
 
 
 @app.command(**_PASS_ON)
@@ -152,7 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Typer brings its usage errors from click or from a copy of it, depending on its version.
         if not hasattr(error, "format_message"):
             raise
-        return _complain(error.format_message(), getattr(error, "exit_code", 2))
+        context = getattr(error, "ctx", None)
+        verb = getattr(context, "command_path", "antiphon")
+        said = error.format_message().rstrip(".")
+        return _complain(f"{said}; see '{verb} --help'", getattr(error, "exit_code", 2))
     return code if isinstance(code, int) else 0
 
 

@@ -22,7 +22,8 @@ from antiphon.pipeline.inputs import UPDATE_SHARE
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Make tables and a report of what antiphon lab has recorded.",
+    help="Make tables and a report of what antiphon lab has recorded."
+    "\n\nExample: antiphon pipeline run stability-1 --out tables",
     add_completion=False,
     pretty_exceptions_enable=False,
 )

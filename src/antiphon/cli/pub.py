@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
 from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
+from antiphon.topics.where import check_properties
 
 __all__ = ["pub"]
 
@@ -45,6 +47,9 @@ def pub(
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the first subscriber.")
     ] = _PATIENCE,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the counts as one JSON object.")
+    ] = False,
 ) -> None:
     """Publish on a topic, and say how many events went to how many subscriptions.
 
@@ -52,6 +57,9 @@ def pub(
     Example: antiphon pub room=blue "the light is on" --kind tag
     """
     properties = dict(_property(text) for text in prop or ())
+    check_properties(properties)  # before anybody is waited for
+    if ttl is not None and not ttl > 0:
+        raise ConfigError(f"--ttl {ttl:g}: give seconds above 0", setting="ttl", value=ttl)
     with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
         publisher = channel.publisher(read_topic(topic, kind), record=record)
         if wait and not record and not publisher.wait_for_subscribers(1, wait):
@@ -75,7 +83,12 @@ def pub(
             return
         with contextlib.suppress(PeerUnreachable):  # it had enough, and left
             channel.node.flush(30.0)
-    typer.echo(f"{published} events to {subscribers} subscriptions", err=True)
+    if as_json:
+        typer.echo(json.dumps({"events": published, "subscriptions": subscribers}))
+        return
+    what = "event" if published == 1 else "events"
+    whom = "subscription" if subscribers == 1 else "subscriptions"
+    typer.echo(f"{published} {what} to {subscribers} {whom}", err=True)
 
 
 def _events(data: str | None, count: int) -> Iterator[bytes]:

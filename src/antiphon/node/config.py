@@ -19,7 +19,17 @@ from antiphon.errors import ConfigError
 from antiphon.frozen import FrozenDict
 from antiphon.node.address import Address, parse_address
 
-__all__ = ["INSECURE", "TLS", "Insecure", "NodeConfig", "Schedule", "check_listen", "check_secret"]
+__all__ = [
+    "INSECURE",
+    "TLS",
+    "Insecure",
+    "NodeConfig",
+    "Schedule",
+    "check_flag",
+    "check_listen",
+    "check_secret",
+    "check_type",
+]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -254,6 +264,18 @@ def _check_pool(pool: object) -> Mapping[int, int]:
         if not whole or size < PAGE or size % PAGE or size > 2**30 or not 1 <= count <= 2**20:
             raise _refuse("buffer_pool", dict(pool), f"{wanted}, which {size!r}: {count!r} is not")
     return FrozenDict(sorted(pool.items()))
+
+
+def check_type(name: str, value: object, wanted: type, what: str = "") -> None:
+    """None, or one of ``wanted``. Raises `ConfigError`: the mistake shows where it was made."""
+    if value is not None and not isinstance(value, wanted):
+        raise _refuse(name, value, f"{what or 'an antiphon.' + wanted.__name__}, or None")
+
+
+def check_flag(name: str, value: object) -> None:
+    """True or False, and not what happens to count as one of them. Raises `ConfigError`."""
+    if not isinstance(value, bool):
+        raise _refuse(name, value, "True or False")
 
 
 def check_secret(secret: object) -> bytes | None:

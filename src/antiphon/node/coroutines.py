@@ -43,11 +43,11 @@ def is_coroutine(handler: object) -> bool:
     )
 
 
-def no_loop() -> ConfigError:
+def no_loop(what: str = "node") -> ConfigError:
     """For a handler that has no event loop to run on."""
     return ConfigError(
-        "an 'async def' handler runs on the event loop that is running when the node starts, and "
-        "there is none here; start it in a coroutine, with 'async with node:'",
+        f"an 'async def' handler runs on the event loop that is running when the {what} starts, "
+        f"and there is none here; start it in a coroutine, with 'async with {what}:'",
         setting="handler",
     )
 

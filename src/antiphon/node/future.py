@@ -12,7 +12,13 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from antiphon._core import RequestCore
-from antiphon.errors import AntiphonError, Closed, RequestCancelled, RequestTimeout
+from antiphon.errors import (
+    AntiphonError,
+    Closed,
+    RequestCancelled,
+    RequestTimeout,
+    together,
+)
 from antiphon.node.loops import Door, door_of, refuse_to_block
 
 __all__ = ["Future", "Job", "RequestFuture", "Several", "wake"]
@@ -53,6 +59,13 @@ class Future(ABC, Generic[T]):
 
     @abstractmethod
     def __await__(self) -> Generator[Any, None, T]: ...
+
+    def __repr__(self) -> str:
+        return f"<Future {'done' if self._ended() else 'waiting'}>"
+
+    def _ended(self) -> bool:
+        """As `done`, without taking anything."""
+        return self.done()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Future belongs to its node and process; await it where it was made")
@@ -391,9 +404,7 @@ class Several(Future[None]):
 
 def _raise_first(failed: dict[int, AntiphonError]) -> None:
     if failed:
-        first = next(iter(failed.values()))
-        first.failed = failed
-        raise first
+        raise together(failed)
 
 
 def _nothing() -> None:

@@ -65,6 +65,8 @@ class Life:
 
     def close_async(self, drain: float = 5.0) -> Future[None]:
         """`close` for a coroutine; the work is done by a thread of its own."""
+        if self._forked:
+            return Job.of(None)  # as `close`: the parent's, and its threads are not here
         job: Job[None] = Job()
         work = functools.partial(self._close_now, drain)
         threading.Thread(target=job.run, args=(work,), name="ap-close").start()
@@ -116,6 +118,8 @@ class Owner(Life):
 
     def __init__(self) -> None:
         self._state = "new"
+        self._ended = threading.Event()  # its node may go on
+        self._waiting: list[Job[None]] = []
 
     @property
     def _forked(self) -> bool:
@@ -137,12 +141,25 @@ class Owner(Life):
                 time.sleep(_PAUSE)
 
     def wait(self) -> None:
-        """Blocks until its node is closed, or SIGINT or SIGTERM arrives."""
-        self.node.wait()
+        """Blocks until it is closed, or SIGINT or SIGTERM arrives (on the main thread)."""
+        self.node._wait(self._ended)
 
     def wait_async(self) -> Future[None]:
-        """Done when its node is closed. Signals are the event loop's to handle."""
-        return self.node.wait_async()
+        """Done when it is closed. Signals are the event loop's to handle."""
+        self.node._check_process()
+        job: Job[None] = Job()
+        self._waiting.append(job)
+        if self._ended.is_set():
+            job.set(None)
+        self.node._tell_closed(job)
+        return job
+
+    def _end_waits(self) -> None:
+        """It was closed: who waits for that is told."""
+        self._ended.set()
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            job.set(None)
 
     async def __aenter__(self) -> Self:
         if self._asks:

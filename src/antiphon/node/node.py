@@ -17,6 +17,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from operator import index
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
 from typing_extensions import Buffer
@@ -29,10 +30,19 @@ from antiphon.errors import (
     MessageTooLarge,
     UnknownPeer,
     WouldBlock,
+    together,
 )
 from antiphon.node.address import parse_address
 from antiphon.node.answers import answer_converter
-from antiphon.node.config import TLS, Insecure, NodeConfig, check_listen, check_secret
+from antiphon.node.config import (
+    TLS,
+    Insecure,
+    NodeConfig,
+    check_flag,
+    check_listen,
+    check_secret,
+    check_type,
+)
 from antiphon.node.coroutines import CoroutineHandler, is_coroutine, no_loop
 from antiphon.node.future import Future, Job, RequestFuture, Several
 from antiphon.node.inbox import Batch, Inbox
@@ -61,6 +71,7 @@ _DEFAULT_LISTEN = "tcp://127.0.0.1:0"
 _CAPACITY, _BATCH_CAPACITY = 4096, 65536
 _WHEN_FULL = ("block", "drop_oldest", "drop_newest")
 _CONNECTED, _DISCONNECTED, _WARNING = range(3)
+_LOOK = 0.2
 
 _flushes = itertools.count(1)
 
@@ -120,6 +131,9 @@ class Node(NodeCore, Life):
     ) -> None:
         if id is not None:
             _check_whole("id", id, 1, 65535)
+        check_type("tls", tls, TLS)
+        check_type("config", config, NodeConfig)
+        check_type("peers", peers, Mapping, "a mapping of ids to addresses")
         check_listen(listen, secret, tls)
         self._secret = check_secret(secret)
         if advertise is not None:
@@ -232,10 +246,16 @@ class Node(NodeCore, Life):
 
     def wait(self) -> None:
         """Blocks until the node is closed, or SIGINT or SIGTERM arrives (on the main thread)."""
+        self._wait(self._closed_event)
+
+    def _wait(self, ended: threading.Event) -> None:
+        """Until ``ended``, or until this node is closed."""
         self._check_process()
         refuse_to_block("wait()", "wait_async()")
         if threading.current_thread() is not threading.main_thread():
-            self._closed_event.wait()
+            while not ended.wait(None if ended is self._closed_event else _LOOK):
+                if self._closed_event.is_set():
+                    return
             return
         arrived = threading.Event()
 
@@ -246,7 +266,7 @@ class Node(NodeCore, Life):
             number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
-            while not (arrived.is_set() or self._closed_event.wait(0.2)):
+            while not (arrived.is_set() or ended.wait(_LOOK) or self._closed_event.is_set()):
                 pass
         finally:
             for number, handler in previous.items():
@@ -256,11 +276,14 @@ class Node(NodeCore, Life):
         """Done when the node is closed. Signals are the event loop's to handle."""
         self._check_process()
         job: Job[None] = Job()
+        self._tell_closed(job)
+        return job
+
+    def _tell_closed(self, job: Job[None]) -> None:
         with self._lock:
             self._closed_jobs.append(job)
         if self._closed_event.is_set():
             job.set(None)
-        return job
 
     def __del__(self) -> None:
         # A node that never got through __init__ has no state.
@@ -384,8 +407,13 @@ class Node(NodeCore, Life):
             )
         number, decode = self._resolve(kind, capacity, when_full)
         part = check_share(share)
+        check_flag("batch", batch)
+        check_flag("ordered", ordered)
         if not callable(handler):
-            raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
+            raise ConfigError(
+                f"handler {handler!r} cannot be called; give a function of (source, message)",
+                setting="handler",
+            )
         if is_coroutine(handler):
             if part:
                 raise ConfigError(
@@ -546,8 +574,10 @@ class Node(NodeCore, Life):
         self, targets: Iterable[int], message: object, kind: int | None = None
     ) -> None:
         """`send` to several: tries all, then raises one error whose ``failed`` names each."""
+        if isinstance(targets, str | bytes) or not isinstance(targets, Iterable):
+            raise _no_target(targets)
         failed: dict[int, AntiphonError] = {}
-        for target in targets:
+        for target in [_one_target(each) for each in targets]:
             try:
                 if kind is None:
                     self.send(target, cast("Message", message))
@@ -556,9 +586,7 @@ class Node(NodeCore, Life):
             except AntiphonError as error:
                 failed[target] = error
         if failed:
-            first = next(iter(failed.values()))
-            first.failed = failed
-            raise first
+            raise together(failed)
 
     @overload
     def request(
@@ -598,7 +626,9 @@ class Node(NodeCore, Life):
         time-out or a loss the handler may have run. Works inside handlers; on a thread with a
         running event loop it raises `WouldBlock`.
         """
-        number, data = self._encoded(message, kind)
+        number, data = self._encoded(message, kind, "request")
+        if type(target) is not int:
+            target = _one_target(target)
         convert = answer_converter(target, number, reply)
         refuse_to_block("request()", "request_async()")
         return convert(*self._request(target, data, number, timeout))
@@ -640,7 +670,9 @@ class Node(NodeCore, Life):
         answer up; the handler may run all the same.
         """
         self._check_process()
-        number, data = self._encoded(message, kind)
+        number, data = self._encoded(message, kind, "request_async")
+        if type(target) is not int:
+            target = _one_target(target)
         convert = answer_converter(target, number, reply)
         seconds = self.config.request_timeout if timeout is None else max(0.0, timeout)
         deadline = time.monotonic() + seconds
@@ -677,11 +709,13 @@ class Node(NodeCore, Life):
         error whose ``failed`` maps each id to its own.
         """
         self._check_process()
-        number, data = self._encoded(message, kind)
+        number, data = self._encoded(message, kind, "send_async")
+        if isinstance(target, str | bytes):
+            raise _no_target(target)
         if not isinstance(target, Iterable):
-            return self._send_soon(target, data, number)
+            return self._send_soon(_one_target(target), data, number)
         parts: list[tuple[int, Future[None]]] = []
-        for one in target:
+        for one in [_one_target(each) for each in target]:
             try:
                 parts.append((one, self._send_soon(one, data, number)))
             except AntiphonError as error:
@@ -710,16 +744,20 @@ class Node(NodeCore, Life):
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. What `send_async` has not sent yet is not waited for."""
         self._check_process()
-        if self._state == "closed":
-            raise Closed("this node is closed; nothing is left to flush", what="node")
+        self._check_flushable()
         return self._later.add(-next(_flushes), functools.partial(self._flush, 0, timeout))
 
-    def _encoded(self, message: Any, kind: int | None) -> tuple[int, Any]:
-        if isinstance(message, Message):
-            return kind_of(message), encode(message)
+    def _encoded(self, message: Any, kind: int | None, call: str) -> tuple[int, Any]:
         if kind is None:
-            raise ConfigError(
-                "a raw message needs its kind: request(target, data, kind=...)", setting="kind"
+            if not isinstance(message, Message):
+                raise ConfigError(
+                    f"a raw message needs its kind: {call}(target, data, kind=...)", setting="kind"
+                )
+            return kind_of(message), encode(message)
+        if message is None or isinstance(message, Message):  # the core refuses the others
+            raise TypeError(
+                f"a raw message is bytes or another buffer, not {type(message).__name__}; a "
+                "Message goes without kind="
             )
         return check_kind(kind), message
 
@@ -734,10 +772,19 @@ class Node(NodeCore, Life):
             raise WouldBlock(
                 "flush() inside a handler may wait for that handler; use another thread"
             )
-        if self._state == "closed":
-            raise Closed("this node is closed; nothing is left to flush", what="node")
+        self._check_process()
+        self._check_flushable()
         refuse_to_block("flush()", "flush_async()")
         self._flush(0, timeout)
+
+    def _check_flushable(self) -> None:
+        if self._state == "closed":
+            raise Closed("this node is closed; nothing is left to flush", what="node")
+        if self._state == "new":
+            raise Closed(
+                "this node has not been started; use 'with node:' or node.start() first",
+                what="node",
+            )
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -757,6 +804,17 @@ class Node(NodeCore, Life):
         for name, value in gone.items():
             counters[name] += value
         return node_statistics(counters, self.connections(), self._handles() + inboxes)
+
+
+def _one_target(target: object) -> int:
+    try:
+        return index(target)  # type: ignore[arg-type]
+    except TypeError:
+        raise _no_target(target) from None
+
+
+def _no_target(target: object) -> TypeError:
+    return TypeError(f"a target is the id of a node, a number from 1 to 65535, not {target!r}")
 
 
 def _check_whole(setting: str, value: object, low: int, high: int) -> None:

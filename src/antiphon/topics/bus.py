@@ -27,7 +27,7 @@ from antiphon.errors import (
     ProtocolError,
 )
 from antiphon.node import TLS, Future, Node, NodeConfig
-from antiphon.node.config import Insecure
+from antiphon.node.config import Insecure, check_flag, check_type
 from antiphon.node.coroutines import is_coroutine, no_loop
 from antiphon.node.life import Owner, begin, end
 from antiphon.node.loops import refuse_to_block
@@ -91,6 +91,8 @@ class Bus(Owner):
         config: BusConfig | None = None,
         node_config: NodeConfig | None = None,
     ) -> None:
+        check_type("node", node, Node)
+        check_type("config", config, BusConfig)
         self.config = BusConfig.load() if config is None else config
         self.address = address
         """The channel, as it was given."""
@@ -151,7 +153,7 @@ class Bus(Owner):
         with self._lock:
             coroutines = any(one._coroutine for one in self._subscriptions.values())
             if coroutines and loop is None and self._state == "new":
-                raise no_loop()
+                raise no_loop("bus")
         if self._asks and loop is None:
             self._prepare()
         with self._lock:
@@ -216,6 +218,7 @@ class Bus(Owner):
         end(self)
         until = time.monotonic() + drain
         with contextlib.ExitStack() as stack:  # backwards; Ctrl-C ends the patience, not the rest
+            stack.callback(self._end_waits)
             stack.callback(self._wake)
             stack.callback(self._interests.judge.close)
             for publisher in publishers:
@@ -279,6 +282,7 @@ class Bus(Owner):
         than ``block`` do not go with it.
         """
         self._check_open()
+        check_flag("retain", retain)
         if when_full not in _WHEN_FULL:
             raise _bad_policy(when_full)
         part, room = check_share(share), _check_capacity(capacity)
@@ -394,6 +398,7 @@ class Bus(Owner):
         wanted = pattern_of(pattern)
         self._client.may_subscribe(wanted.text, len(self._subscriptions))
         part = check_share(share)
+        check_flag("batch", batch)
         selector, content = read_where(where)
         ends = when_full == "disconnect"
         if ends and not self._client.brokered:
@@ -440,11 +445,14 @@ class Bus(Owner):
                     setting="share" if part else "batch",
                 )
             if coroutine and self._state == "running" and self._loop is None:
-                raise no_loop()
+                raise no_loop("bus")
             core = self.node._subscribe_inbox(room, policy)
         else:
             if not callable(handler):
-                raise ConfigError(f"handler {handler!r} cannot be called", setting="handler")
+                raise ConfigError(
+                    f"handler {handler!r} cannot be called; give a function of one event",
+                    setting="handler",
+                )
             report = functools.partial(_log_event_failure, pattern)
             core = self.node._subscribe(handler, report, batch, room, policy)
             if part:

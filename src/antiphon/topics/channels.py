@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, DuplicateNode
 from antiphon.node import INSECURE, TLS, Node, NodeConfig
 from antiphon.node.address import parse_address
 from antiphon.node.config import Insecure
@@ -76,6 +76,17 @@ def _local(
     try:
         own_id = finder.claim(None if node is None else node.id)
         path = finder.socket_path(own_id)
+    except DuplicateNode as error:
+        finder.close()
+        if node is None:
+            raise
+        # The finder knows the other one only; whoever looks for the two wants both addresses.
+        raise DuplicateNode(
+            f"{error} (this node is at {node.address or 'no address'})",
+            id=error.id,
+            address=node.address,
+            other=error.other,
+        ) from None
     except BaseException:
         finder.close()
         raise
@@ -132,6 +143,19 @@ def _multicast(
             value=text,
         )
     interface = options.get("interface")
+    # What the group's interface reaches, the node must be reached on. A name is no address to
+    # listen on; the finders put the one in that the datagrams come from.
+    host = "[::]" if ":" in parts.hostname else "0.0.0.0"
+    with contextlib.suppress(ValueError):
+        host = str(ipaddress.IPv4Address(interface or ""))
+    listen = parse_address(f"tcp://{host}:0", listening=True)
+    if node is None and secret is None and tls is None and not listen.local:
+        raise ConfigError(
+            f"address {text!r}: other machines can connect to a bus on it, and there is neither a "
+            "secret nor tls; give one of them, stay on this machine with ?interface=127.0.0.1, or "
+            "pass secret=antiphon.INSECURE to accept anybody",
+            setting="secret",
+        )
     proof = node._secret if node is not None else None if secret is INSECURE else secret
     finder = MulticastFinder(
         parts.hostname,
@@ -142,13 +166,8 @@ def _multicast(
         interval=config.announce_interval,
         expiry=config.announce_expiry,
     )
-    # What the group's interface reaches, the node must be reached on. A name is no address to
-    # listen on; the finders put the one in that the datagrams come from.
-    host = "[::]" if ":" in parts.hostname else "0.0.0.0"
-    with contextlib.suppress(ValueError):
-        host = str(ipaddress.IPv4Address(interface or ""))
     return Channel(
         finder,
-        lambda: Node(listen=f"tcp://{host}:0", secret=secret, tls=tls, config=node_config),
+        lambda: Node(listen=str(listen), secret=secret, tls=tls, config=node_config),
         lambda own: own.address,
     )

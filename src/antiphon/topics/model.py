@@ -127,6 +127,11 @@ class Meters:
         self._looks = (*self._looks[1 - _LOOKS :], now)
         return now
 
+    @property
+    def handed(self) -> int:
+        """Events that the handler has been called for."""
+        return int(self._handle.delays()["events"])
+
     def _nothing(self, like: dict[str, Any]) -> dict[str, Any]:
         return dict.fromkeys(like, 0.0) | {"time": self._began, "classes": {}}
 
@@ -284,7 +289,8 @@ def predict(sums: dict[str, Any], share: float | None, period: float) -> DelayMo
         period=period,
         basis=why,
         measured_response=sums["responses"] / sums["handed"] if sums["handed"] else nothing,
-        measured_p99=quantile(sums["classes"], 0.99),
+        # A class is told by its upper bound, which nothing need have reached.
+        measured_p99=min(quantile(sums["classes"], 0.99), sums["longest"]),
         measured_max=sums["longest"],
     )
 
@@ -319,12 +325,14 @@ def calibrate(
     subscription: Subscription, meters: Meters, mean_delay: float, timeout: float
 ) -> Plan:
     """Raises the share in steps and measures, until the mean is low enough or no time is left."""
-    if not mean_delay > 0:
-        raise ConfigError(
-            f"mean_delay is {mean_delay!r}; it must be above 0",
-            setting="mean_delay",
-            value=mean_delay,
-        )
+    for name, value in (("mean_delay", mean_delay), ("timeout", timeout)):
+        given: object = value
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not number or not value >= 0 or (name == "mean_delay" and value == 0):
+            wanted = "a number of seconds" + (" above 0" if name == "mean_delay" else ", 0 or more")
+            raise ConfigError(
+                f"{name} is {given!r}; it must be {wanted}", setting=name, value=given
+            )
     before = subscription.share
     try:
         plan = _calibrate(subscription, meters, mean_delay, timeout)
@@ -345,7 +353,7 @@ def _calibrate(
     until = time.monotonic() + timeout
     share = subscription.share
     patience = max(_LEAST_MEASURE, timeout / _STEPS)
-    measured = _measure(subscription, meters, min(until, time.monotonic() + patience))
+    measured = _measure(subscription, meters, patience, until)
     while not measured <= mean_delay:
         if math.isnan(measured):
             return Plan(False, share, measured, "too few events to measure")
@@ -356,17 +364,25 @@ def _calibrate(
             why = "all the time that is left is given" if wanted <= (share or 0) else "out of time"
             return Plan(False, share, measured, f"{why}; {share or 0:g} gave {measured:.6g} s")
         subscription.share = share = wanted
-        measured = _measure(subscription, meters, min(until, time.monotonic() + patience))
+        measured = _measure(subscription, meters, patience, until)
     return Plan(True, share, measured, "measured with this share")
 
 
-def _measure(subscription: Subscription, meters: Meters, until: float) -> float:
-    """The mean response of what is handled from now on, until then. Raises `Closed`."""
+def _measure(subscription: Subscription, meters: Meters, patience: float, until: float) -> float:
+    """The mean response of what is handled in so many seconds from now on. Raises `Closed`.
+
+    For a topic on which little happens it takes longer, but not beyond ``until``; NaN if that is
+    not enough.
+    """
     then = meters.look()
-    while time.monotonic() < until:
+    enough = time.monotonic() + patience
+    while True:
         if subscription.closed or subscription._bus.closed:
             raise Closed("this subscription was closed meanwhile", what="subscription")
-        time.sleep(min(0.05, max(0.0, until - time.monotonic())))
+        now = time.monotonic()
+        if now >= until or (now >= enough and meters.handed - then["handed"] >= _LEAST_EVENTS):
+            break
+        time.sleep(min(0.05, max(0.0, until - now)))
     sums = difference(meters.look(), then)
     handed = sums["handed"]
     return float(sums["responses"] / handed) if handed >= _LEAST_EVENTS else math.nan

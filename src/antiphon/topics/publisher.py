@@ -88,7 +88,9 @@ class Publisher:
         ) -> None:
             """Sends an event to every subscription that wants it; may block for want of room."""
 
-        def publish_many(self, events: Iterable[bytes | Message], ttl: float | None = None) -> None:
+        def publish_many(
+            self, events: Iterable[Buffer | Message], ttl: float | None = None
+        ) -> None:
             """Several events in one go, in this order: much faster than one by one."""
 
         def publish_packed(self, data: Buffer, offsets: Buffer, ttl: float | None = None) -> None:
@@ -101,8 +103,18 @@ class Publisher:
         ttl: float | None = None,
     ) -> Future[None]:
         """`publish` as a `Future`, done when the event is on its way to all. Never blocks."""
-        # Of a view: bytes(5) would be five zeros, and bytes([1, 2]) two bytes.
-        payload = encode(data) if isinstance(data, Message) else bytes(memoryview(data))
+        if isinstance(data, Message):
+            payload = encode(data)
+        else:
+            try:
+                # Of a view: bytes(5) would be five zeros, and bytes([1, 2]) two bytes.
+                payload = bytes(memoryview(data))
+            except TypeError:
+                raise TypeError(
+                    f"an event is bytes, another buffer or a Message, not {type(data).__name__}"
+                ) from None
+        if properties is not None:
+            check_properties(properties)
         copied = None if properties is None else dict(properties)
         work = functools.partial(self.publish, payload, copied, ttl)
         return self._bus._later(self._number, work)
@@ -132,7 +144,7 @@ class Publisher:
         return self._core.targets
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = 5.0) -> bool:
-        """Blocks until there are so many; False after ``timeout`` seconds."""
+        """Blocks until there are so many; False after ``timeout`` s, `Closed` when it is closed."""
         self._bus._refuse_to_block("wait_for_subscribers()", "await asyncio.to_thread(...)")
         until = None if timeout is None else time.monotonic() + timeout
         served = self._bus._served
@@ -140,6 +152,8 @@ class Publisher:
             while self._core.targets < count:
                 if self._bus.closed:
                     raise Closed("this bus was closed", what="bus")
+                if not self._core.active:
+                    raise Closed("this publisher was closed; nobody will come", what="publisher")
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     return False

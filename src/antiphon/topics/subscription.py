@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copyreg
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -281,3 +283,13 @@ class Subscription:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Subscription belongs to its bus; make one in each process instead")
+
+
+def _reduce_event(event: Event) -> tuple[Any, ...]:
+    """An event is plain data, unlike a batch: it may go to another process."""
+    facts = ("properties", "time_ns", "source", "sequence", "missed", "late")
+    known = {name: getattr(event, name) for name in facts}
+    return functools.partial(Event, **known), (event.topic, event.data)
+
+
+copyreg.pickle(Event, _reduce_event)

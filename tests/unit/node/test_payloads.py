@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon import ConfigError, Message, UnknownPeer
+from antiphon import Closed, ConfigError, Message, Node, UnknownPeer
 from unit.node.pairs import HERE, KIND, THERE, Heard, Ping, eventually, nodes, to
 
 pytestmark = pytest.mark.timeout(20)
@@ -147,6 +147,69 @@ def test_a_message_that_cannot_be_encoded_raises_and_harms_nobody(how: str) -> N
         here.flush()
         assert to(here).messages_out == 2
     assert [message.value for message in heard.data] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["send", "send_async", "request", "request_async"])
+@pytest.mark.parametrize("target", ["2", b"2", 2.0, None, [THERE, "3"], [[THERE]], object()])
+def test_what_is_no_node_is_no_target(target: Any, how: str) -> None:
+    with nodes() as (here, there):
+        there.inbox(KIND)
+        with pytest.raises(TypeError, match="a target is the id of a node"):
+            getattr(here, how)(target, b"x", kind=KIND)
+        assert here.statistics().messages_out == 0
+
+
+@pytest.mark.parametrize("how", ["send", "try_send", "send_async", "request", "request_async"])
+def test_a_message_has_a_kind_of_its_own(how: str) -> None:
+    with nodes() as (here, _), pytest.raises(TypeError, match="a Message goes without kind="):
+        getattr(here, how)(THERE, Ping(1), kind=KIND)
+
+
+@pytest.mark.parametrize("how", ["send", "try_send", "send_async", "request", "request_async"])
+def test_a_kind_that_is_missing_is_asked_for_in_the_words_of_the_call(how: str) -> None:
+    with nodes() as (here, _), pytest.raises(ConfigError, match=rf" {how}\(target, data, kind="):
+        getattr(here, how)(THERE, b"raw")
+
+
+def test_send_many_takes_other_buffers_and_asks_for_the_kind_of_raw_ones() -> None:
+    heard = Heard()
+    with nodes() as (here, there):
+        there.on(KIND, heard)
+        here.send_many(THERE, [b"a", bytearray(b"b"), memoryview(b"cd")], kind=KIND)
+        here.flush()
+        with pytest.raises(ConfigError, match="raw messages need their kind: send_many"):
+            here.send_many(THERE, [b"a"])
+    assert heard.data == [b"a", b"b", b"cd"]
+
+
+@pytest.mark.parametrize("timeout", ["x", [1], object()])
+def test_a_time_that_is_no_number_is_a_type_error(timeout: Any) -> None:
+    with nodes() as (here, there):
+        there.on(KIND, lambda source, data: data)
+        inbox = here.inbox(KIND)
+        calls: list[Callable[[], object]] = [
+            lambda: here.request(THERE, b"x", kind=KIND, timeout=timeout),
+            lambda: here.request_async(THERE, b"x", kind=KIND, timeout=timeout),
+            lambda: here.flush(timeout),
+            lambda: inbox.receive(timeout),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError):
+                call()
+
+
+def test_a_node_that_was_not_started_says_so_whatever_is_asked_of_it() -> None:
+    node = Node(HERE, peers={THERE: "tcp://127.0.0.1:1"})
+    for call in (node.flush, node.flush_async, lambda: node.send(THERE, b"x", kind=KIND)):
+        with pytest.raises(Closed, match="has not been started"):
+            call()
+
+
+@pytest.mark.parametrize("given", [{"config": 5}, {"tls": "x"}, {"peers": [1]}])
+def test_an_argument_of_a_node_that_is_of_another_type_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        Node(**given)
+    assert error.value.setting == next(iter(given))
 
 
 def test_a_class_without_a_kind_cannot_be_sent() -> None:
