@@ -134,7 +134,7 @@ class Broker(Owner):
         self._unneeded: dict[Topic, float] = {}
         self._stale: dict[Route, tuple[float, int]] = {}
         self._owing: set[Route] = set()
-        self._ended = 0
+        self._subscriptions_ended = 0
         self._past = dict.fromkeys((*COUNTS, "denied"), 0)
         self._told = -1
         self._tidy_due = 0.0
@@ -588,7 +588,7 @@ class Broker(Owner):
             if subscribed is None or not self._interests.has(peer, flow):
                 return
             self._went(peer, subscribed)
-            self._ended += 1
+            self._subscriptions_ended += 1
             reason = f"it held up its topic for {self.config.max_block:g} s"
             log.warning(
                 "subscription %r of client %d is ended: %s",

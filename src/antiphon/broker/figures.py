@@ -75,7 +75,7 @@ class Figures:
             denied=broker._past["denied"] + denied,
             refused=broker._gate.refused,
             limited=broker._gate.limited,
-            ended=broker._ended,
+            ended=broker._subscriptions_ended,
             recorded=broker._recording.store.statistics()["appended"] if broker._recording else 0,
             content=broker._interests.judge.statistics(),
         )
