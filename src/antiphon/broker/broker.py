@@ -533,8 +533,8 @@ class Broker(Owner):
 
     def _allows(self, route: Route) -> bool:
         """Whether what comes this way may: to record needs a right of its own."""
-        may = self._gate.may(route.source, "publish", route.topic.name)
-        return may and (not route.records or self._gate.may(route.source, "record", route.topic.name))
+        actions = ("publish", "record") if route.records else ("publish",)
+        return all(self._gate.may(route.source, action, route.topic.name) for action in actions)
 
     def _route(
         self, topic: Topic, source: int, number: int, name: str, retains: bool, producer: int
