@@ -42,6 +42,7 @@ from antiphon.topics.asking import Claim
 from antiphon.topics.names import Pattern, TopicIndex, check_topic
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
+from antiphon.topics.wishes import check_name
 
 __all__ = ["Broker", "BrokerStatistics"]
 
@@ -401,6 +402,13 @@ class Broker(Owner):
     def _member_came(self, interest: Interest) -> None:
         assert interest.wish is not None
         assert self._deliveries is not None
+        try:
+            for name in (interest.wish.durable, interest.wish.group):
+                if name is not None:
+                    check_name("durable", name)
+        except ConfigError as error:
+            log.warning("client %d: %s", interest.peer, error)
+            return
         if interest.wish.durable is not None:
             if self._recording is None:
                 log.warning("client %d wants a durable subscription: no store", interest.peer)
