@@ -17,32 +17,25 @@ import os
 import secrets
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Self
 
-from antiphon._core import (
-    Handle,
-    PublisherCore,
-    RecorderCore,
-    RouteCore,
-    fork_route,
-    make_group_route,
-)
+from antiphon._core import Handle, PublisherCore, RecorderCore
 from antiphon.broker.config import BrokerConfig
-from antiphon.broker.durable import Deliveries, dead_topic
+from antiphon.broker.durable import Deliveries
 from antiphon.broker.questions import answer_questions
-from antiphon.broker.recording import Recording, no_store, open_store
+from antiphon.broker.recording import Recording, open_store
+from antiphon.broker.remembering import Remembering
+from antiphon.broker.routes import Route, Topic, meant, named
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure
 from antiphon.node.life import Owner, begin, end
 from antiphon.topics.announcements import Subscribed, Want, encode
-from antiphon.topics.asking import Claim
-from antiphon.topics.names import Pattern, TopicIndex, check_topic
+from antiphon.topics.names import TopicIndex, check_topic
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
-from antiphon.topics.wishes import check_name
 
 __all__ = ["Broker", "BrokerStatistics"]
 
@@ -83,7 +76,7 @@ class BrokerStatistics:
     """Events that were written to logs."""
 
 
-class Broker(Owner):
+class Broker(Remembering, Owner):
     """Passes events on between the buses whose address it is.
 
     ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.
@@ -130,12 +123,12 @@ class Broker(Owner):
         self._numbers = itertools.count(1)
         self._free_numbers: deque[tuple[float, int]] = deque()
         self._interests = Interests()
-        self._topics: dict[str, _Topic] = {}
-        self._numbered: dict[int, _Topic] = {}
+        self._topics: dict[str, Topic] = {}
+        self._numbered: dict[int, Topic] = {}
         self._index: TopicIndex[int] = TopicIndex()
-        self._unneeded: dict[_Topic, float] = {}
-        self._stale: dict[_Route, tuple[float, int]] = {}
-        self._owing: set[_Route] = set()
+        self._unneeded: dict[Topic, float] = {}
+        self._stale: dict[Route, tuple[float, int]] = {}
+        self._owing: set[Route] = set()
         self._silent: dict[int, tuple[float, int]] = {}
         self._absent: dict[int, float] = {}
         self._past = dict.fromkeys(_COUNTS, 0)
@@ -277,10 +270,10 @@ class Broker(Owner):
             route.life = life
         self._review(topic)
 
-    def _topic(self, name: str) -> _Topic:
+    def _topic(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = _Topic(name, self._number())
+            topic = self._topics[name] = Topic(name, self._number())
             self._numbered[topic.number] = topic
             self._index.add(name, topic.number)
             recording = self._recording
@@ -313,13 +306,13 @@ class Broker(Owner):
         interest = self._interests.add(peer, incarnation, subscribed)
         if interest is None:
             return
-        if _named(interest):
+        if named(interest):
             self._member_came(interest)
             return
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
             if topic.recorded:
-                if _meant(interest.pattern, topic):
+                if meant(interest.pattern, topic):
                     self._recording_of(topic).serve(topic.name, interest)
                 continue
             for route in topic.routes.values():
@@ -331,7 +324,7 @@ class Broker(Owner):
         interest = self._interests.remove(peer, subscribed.flow)
         if interest is None:
             return
-        if _named(interest):
+        if named(interest):
             if self._deliveries is not None:
                 recorded = self._recorded(interest.pattern)
                 self._deliveries.went(peer, subscribed.flow, recorded)
@@ -348,7 +341,7 @@ class Broker(Owner):
             if topic.subscribed:
                 self._review(topic)
 
-    def _serve(self, route: _Route, interest: Interest) -> None:
+    def _serve(self, route: Route, interest: Interest) -> None:
         if interest.peer == route.source:
             return  # its own subscriptions got it already
         if not isinstance(route.core, PublisherCore):
@@ -357,130 +350,15 @@ class Broker(Owner):
         if route.retains and not route.core.settle():
             self._owing.add(route)
 
-    # --- what is recorded -------------------------------------------------------------------
-
-    def _recording_of(self, topic: _Topic) -> Recording:
-        assert self._recording is not None
-        assert topic.recorded
-        return self._recording
-
-    def _start_recording(self, topic: _Topic) -> None:
-        """From now on its subscriptions get what is in the log. With the lock."""
-        if topic.recorded or self._recording is None:
-            return
-        if self._state != "new":  # of very many in the store none is opened before it is needed
-            self._recording.info(topic.name)  # raises before anything has changed
-        topic.recorded = True
-        self._recording.add(topic.name, topic.number)
-        for route in list(topic.routes.values()):
-            self._stale.pop(route, None)
-            self._close_route(route)
-        for interest in self._interests.matching(topic.name):
-            if not _named(interest) and _meant(interest.pattern, topic):
-                self._recording.serve(topic.name, interest)
-        if self._deliveries is not None:
-            self._deliveries.topic_came(topic.name, topic.number)
-        if topic.subscribed and topic.handle is not None:
-            self._announce(topic, topic.handle)
-        self._review(topic)
-
-    def _record(self, source: int, topic: str) -> None:
-        name = check_topic(topic)
-        with self._lock:
-            if self._recording is None:
-                raise no_store("record=True")
-            self._start_recording(self._topic(name))
-            self._changed.notify_all()
-
-    # --- durable subscriptions and groups ---------------------------------------------------
-
-    def _recorded(self, pattern: Pattern) -> dict[str, int]:
-        """The recorded topics that match, and their numbers."""
-        topics = (self._numbered[number] for number in self._index.matching(pattern))
-        return {one.name: one.number for one in topics if one.recorded and _meant(pattern, one)}
-
-    def _member_came(self, interest: Interest) -> None:
-        assert interest.wish is not None
-        assert self._deliveries is not None
-        try:
-            for name in (interest.wish.durable, interest.wish.group):
-                if name is not None:
-                    check_name("durable", name)
-        except ConfigError as error:
-            log.warning("client %d: %s", interest.peer, error)
-            return
-        if interest.wish.durable is not None:
-            if self._recording is None:
-                log.warning("client %d wants a durable subscription: no store", interest.peer)
-                return
-            self._start_recording(self._topic(dead_topic(interest.wish.durable)))
-        try:
-            self._deliveries.came(interest, self._recorded(interest.pattern))
-        except OSError as error:
-            log.error("client %d has no durable subscription: %s", interest.peer, error)
-        self._route_groups(interest.pattern)
-
-    def _route_groups(self, pattern: Pattern) -> None:
-        """Those who share a topic that is not recorded may be others now."""
-        for number in self._index.matching(pattern):
-            topic = self._numbered[number]
-            if topic.recorded:
-                continue
-            for route in topic.routes.values():
-                self._set_way(route)
-            self._review(topic)
-
-    def _set_way(self, route: _Route) -> None:
-        """To those who want all of it, and to groups, which share it. With the lock."""
-        topic = route.topic
-        groups = [] if self._deliveries is None else self._deliveries.pushed(topic.name)
-        way: RouteCore = route.core
-        if groups and not topic.recorded:
-            shared = [
-                make_group_route(group, topic.number, topic.name, route.source) for group in groups
-            ]
-            way = fork_route([way, *shared])
-        if topic.handle is not None:
-            topic.handle.route(route.source, route.publisher, way)
-
-    def _claim(self, source: int, claim: Claim) -> None:
-        with self._lock:
-            if self._recording is None and (claim.start or claim.durable is not None):
-                raise no_store("durable=" if claim.durable is not None else "start=")
-            if self._deliveries is not None:
-                self._deliveries.claim(source, claim)
-
-    def _known_deliveries(self) -> Deliveries:
-        if self._recording is None or self._deliveries is None:
-            raise no_store("durable=")
-        return self._deliveries
-
-    def _forget(self, source: int, name: str) -> None:
-        with self._lock:
-            self._known_deliveries().forget(name)
-
-    def _release(self, source: int, flow: int) -> None:
-        with self._lock:
-            if self._deliveries is not None:
-                self._deliveries.release((source, flow))
-
-    def _durables(self, source: int) -> list[dict[str, Any]]:
-        with self._lock:
-            return self._known_deliveries().describe()
-
-    def _replay_dead(self, source: int, name: str, limit: int) -> int:
-        with self._lock:
-            return self._known_deliveries().replay_dead(name, limit)
-
     # --- the way through --------------------------------------------------------------------
 
-    def _review(self, topic: _Topic) -> None:
+    def _review(self, topic: Topic) -> None:
         """Whether somebody publishes what somebody else wants. With the lock."""
         if topic.recorded:
             needed = bool(topic.publishers)
         else:
             interests = self._interests.matching(topic.name)
-            wanting = {one.peer for one in interests if not _named(one)}
+            wanting = {one.peer for one in interests if not named(one)}
             needed = any(wanting - {publisher} for publisher in topic.publishers)
             shared = any(one.wish is not None and one.wish.group for one in interests)
             needed = needed or (shared and bool(topic.publishers))
@@ -502,13 +380,13 @@ class Broker(Owner):
             )
         self._announce(topic, topic.handle)
 
-    def _announce(self, topic: _Topic, handle: Handle) -> None:
+    def _announce(self, topic: Topic, handle: Handle) -> None:
         self._ledger.subscribe(
             Subscribed(handle.flow, topic.name, handle.least_charge, recorded=topic.recorded)
         )
 
     def _route(
-        self, topic: _Topic, source: int, number: int, name: str, retains: bool, producer: int
+        self, topic: Topic, source: int, number: int, name: str, retains: bool, producer: int
     ) -> None:
         """The first event of a publisher is here. On a scheduler thread."""
         with self._lock:
@@ -525,17 +403,17 @@ class Broker(Owner):
                 core = self.node._publisher(
                     own, name, "drop_newest", retains, 0, encode_properties, source
                 )
-            route = _Route(core, topic, source, number, own, retains, self._life(source))
+            route = Route(core, topic, source, number, own, retains, self._life(source))
             topic.routes[source, number] = route
             self._set_way(route)
             for interest in self._interests.matching(name):
-                if not _named(interest):
+                if not named(interest):
                     self._serve(route, interest)
             client = self._neighbours.all.get(source)
             if client is None or client.table.topics.get(number) != name:
                 self._stale[route] = time.monotonic(), 0  # it is announced soon, or has gone
 
-    def _close_route(self, route: _Route) -> None:
+    def _close_route(self, route: Route) -> None:
         """With the lock."""
         topic, key = route.topic, (route.source, route.publisher)
         if topic.routes.get(key) is route:
@@ -549,7 +427,7 @@ class Broker(Owner):
             self._past[name] += counts[name]
         self._free_numbers.append((time.monotonic(), route.number))
 
-    def _routes(self) -> list[_Route]:
+    def _routes(self) -> list[Route]:
         return [route for topic in self._topics.values() for route in topic.routes.values()]
 
     def _number(self) -> int:
@@ -645,56 +523,6 @@ class Broker(Owner):
                     0 if self._recording is None else self._recording.store.statistics()["appended"]
                 ),
             )
-
-
-class _Topic:
-    """Something that clients publish, or did a moment ago."""
-
-    def __init__(self, name: str, number: int) -> None:
-        self.name = name
-        self.number = number
-        self.publishers: Counter[int] = Counter()
-        self.subscribed = False
-        self.recorded = False
-        self.handle: Handle | None = None
-        self.routes: dict[tuple[int, int], _Route] = {}
-
-
-class _Route:
-    """From one publisher to all who want what it publishes."""
-
-    def __init__(
-        self,
-        core: PublisherCore | RecorderCore,
-        topic: _Topic,
-        source: int,
-        publisher: int,
-        number: int,
-        retains: bool,
-        life: int,
-    ) -> None:
-        self.core = core
-        self.topic = topic
-        self.source = source
-        self.publisher = publisher
-        self.number = number
-        self.retains = retains
-        self.life = life
-
-    def settled(self) -> bool:
-        """Whether everybody has what it retains."""
-        return not isinstance(self.core, PublisherCore) or self.core.settle()
-
-
-def _named(interest: Interest) -> bool:
-    """Whether it is durable or in a group: then one of several gets an event."""
-    wish = interest.wish
-    return wish is not None and (wish.durable is not None or wish.group is not None)
-
-
-def _meant(pattern: Pattern, topic: _Topic) -> bool:
-    """Whoever wants the broker's own topics says so."""
-    return not topic.name.startswith("$") or pattern.text.startswith("$")
 
 
 def _has_events(handle: Handle) -> bool:
