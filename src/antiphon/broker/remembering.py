@@ -155,7 +155,7 @@ class Remembering:
     def _release(self, source: int, flow: int) -> None:
         with self._lock:
             if self._deliveries is not None:
-                self._deliveries.release((source, flow))
+                self._deliveries.said_all((source, flow))
 
     def _durables(self, source: int) -> list[dict[str, Any]]:
         with self._lock:
