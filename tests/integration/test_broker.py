@@ -826,7 +826,7 @@ def test_what_needs_a_store_is_refused_at_the_call(broker: Broker) -> None:
         Bus(broker.address, token="let me in")
     assert refused.value.setting == "token"
     with Bus(broker.address) as bus:
-        several: list[dict[str, Any]] = [{"durable": "d"}, {"start": "earliest"}, {"group": "g"}]
+        several: list[dict[str, Any]] = [{"durable": "d"}, {"start": "earliest"}]
         for settings in several:
             with pytest.raises(ConfigError) as refused:
                 bus.subscribe("a", **settings)

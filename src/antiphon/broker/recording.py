@@ -38,11 +38,11 @@ def open_store(path: str | os.PathLike[str], config: BrokerConfig) -> Store:
     )
 
 
-def no_store(what: str) -> ConfigError:
+def no_store(setting: str) -> ConfigError:
     """Of a broker that is asked to remember, and cannot."""
     return ConfigError(
-        f"{what} needs a broker with a store; start it with --store DIR, or Broker(store=DIR)",
-        setting="store",
+        f"{setting}= needs a broker with a store; start it with --store DIR, or Broker(store=DIR)",
+        setting=setting,
     )
 
 

@@ -81,7 +81,7 @@ class Remembering:
         name = check_topic(topic)
         with self._lock:
             if self._recording is None:
-                raise no_store("record=True")
+                raise no_store("record")
             self._start_recording(self._topic(name))
             self._changed.notify_all()
 
@@ -139,13 +139,13 @@ class Remembering:
     def _claim(self, source: int, claim: Claim) -> None:
         with self._lock:
             if self._recording is None and (claim.start or claim.durable is not None):
-                raise no_store("durable=" if claim.durable is not None else "start=")
+                raise no_store("durable" if claim.durable is not None else "start")
             if self._deliveries is not None:
                 self._deliveries.claim(source, claim)
 
     def _known_deliveries(self) -> Deliveries:
         if self._recording is None or self._deliveries is None:
-            raise no_store("durable=")
+            raise no_store("durable")
         return self._deliveries
 
     def _forget(self, source: int, name: str) -> None:

@@ -29,6 +29,7 @@ __all__ = [
 
 KIND = 34
 _RAISED = ("ConfigError", "PermissionDenied", "StoreFull")
+_DETAILS = ("setting", "action", "topic", "path", "limit")
 
 
 class Record(msgspec.Struct, array_like=True, tag="record"):
@@ -78,11 +79,15 @@ class Answer(msgspec.Struct, array_like=True):
     error: str = ""
     text: str = ""
     facts: Any = None
+    details: dict[str, str | int | None] = {}
+    """Of the error: what it has as attributes."""
 
     @classmethod
     def refusing(cls, error: AntiphonError) -> Answer:
         """One that raises the same where it was asked."""
-        return cls(type(error).__name__, str(error))
+        found = {name: getattr(error, name, None) for name in _DETAILS}
+        told = {name: one for name, one in found.items() if isinstance(one, str | int)}
+        return cls(type(error).__name__, str(error), details=told)
 
     def check(self) -> Any:
         """The facts; raises what it refuses with."""
@@ -91,8 +96,11 @@ class Answer(msgspec.Struct, array_like=True):
         return self.facts
 
     def _refuse(self) -> NoReturn:
-        kind = getattr(errors, self.error) if self.error in _RAISED else AntiphonError
-        raise kind(self.text)
+        if self.error not in _RAISED:
+            raise AntiphonError(self.text)
+        kind = getattr(errors, self.error)
+        facts = {name: one for name, one in self.details.items() if hasattr(kind, name)}
+        raise kind(self.text, **facts)
 
 
 _encode = msgspec.msgpack.Encoder().encode
