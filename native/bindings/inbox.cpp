@@ -8,7 +8,6 @@ namespace {
 
 // Credit goes back at least this often, however long the run is.
 constexpr std::uint32_t kMessagesPerCredit = 256;
-constexpr Nanos kTellEvery = 2 * kMillisecond;  // what was acknowledged
 
 }  // namespace
 
@@ -60,13 +59,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Inbox::positions() const {
 Reference Inbox::take(Reference& source) {
     if (taken_out_.broker != 0) {
         acks_->add(std::exchange(taken_out_, {}), AckRange::done);
-        // Several together, but none waits for long: also not for one that takes its time.
-        const Nanos now = now_ns();
-        const bool last = begun_ ? cursor_.left() == 0 && registration_->queue->empty() : registration_->queue->empty();
-        if (last || now - told_ > kTellEvery) {
-            told_ = now;
-            acks_->send();
-        }
+        acks_->nudge();  // several go together, while its task waits for its turn
     }
     for (;;) {
         while (!begun_) {
@@ -253,6 +246,7 @@ bool Inbox::close() {
     }
     Released released;
     node_->remove_registration(registration_);
+    if (acks_) acks_->send();
     return true;
 }
 

@@ -62,7 +62,6 @@ class Inbox {
     std::shared_ptr<Acks> acks_;  // null: of none
     bool manual_ = false;
     AckOf taken_out_;             // the one that was taken last, and is done with when another is; with the turn
-    Nanos told_ = 0;              // when the broker last heard
     // The consumer's lock. Held for a few instructions and one allocation, never while anything
     // waits: a thread that finds it taken lets the interpreter's lock go before it tries again.
     std::atomic<bool> taken_{false};

@@ -312,7 +312,7 @@ PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
                 make_room(waiting, deadline, released.interrupted(), outcome);
             }
             if (!outcome.ok()) return raise_outcome(outcome, 0, kEventKind, now_ns() - began, done);
-            if (closed_) return open() ? nullptr : nullptr;
+            if (!open()) return nullptr;
             continue;
         }
         const std::int64_t now = wall_clock_ns();

@@ -823,7 +823,7 @@ def test_an_address_that_is_taken_is_an_error_and_leaves_nothing(broker: Broker)
 
 def test_what_needs_a_store_is_refused_at_the_call(broker: Broker) -> None:
     with Bus(broker.address) as bus:
-        several: list[dict[str, Any]] = [{"durable": "d"}, {"start": "earliest"}, {"group": "g"}]
+        several: list[dict[str, Any]] = [{"durable": "d"}, {"start": "earliest"}]
         for settings in several:
             with pytest.raises(ConfigError) as refused:
                 bus.subscribe("a", **settings)

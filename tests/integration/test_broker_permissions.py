@@ -157,14 +157,6 @@ def test_the_matrix_against_clients_that_lie(
         assert len(seen) == len(may)
 
 
-def test_recording_needs_a_right_of_its_own(broker: Broker) -> None:
-    with bus_of(broker, "clerk") as bus:
-        bus._client.may_publish("public/kept/a", True, 0)  # until a store is there to record to
-        with pytest.raises(PermissionDenied) as refused:
-            bus._client.may_publish("public/a", True, 0)
-        assert (refused.value.action, refused.value.topic) == ("record", "public/a")
-
-
 # --- who one is -----------------------------------------------------------------------------------
 
 

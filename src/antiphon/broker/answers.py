@@ -36,7 +36,7 @@ class Answers:
             if why is not None:
                 raise self._denied(client, "record", name, why)
             if broker._recording is None:
-                raise no_store("record=True")
+                raise no_store("record")
             broker._start_recording(broker._topic(name))
             broker._changed.notify_all()
 
@@ -58,7 +58,7 @@ class Answers:
                 broker._gate.refused += 1
                 raise self._denied(client, "subscribe", claim.pattern, why)
             if broker._recording is None and (claim.start or claim.durable is not None):
-                raise no_store("durable=" if claim.durable is not None else "start=")
+                raise no_store("durable" if claim.durable is not None else "start")
             if broker._deliveries is not None:
                 broker._deliveries.claim(source, claim)
 
@@ -72,7 +72,7 @@ class Answers:
         with self._broker._lock:
             self._admitted(source)
             if self._broker._deliveries is not None:
-                self._broker._deliveries.release((source, flow))
+                self._broker._deliveries.said_all((source, flow))
 
     def durables(self, source: int) -> list[dict[str, Any]]:
         """Those of the client's own, and those that it looks after."""
@@ -106,7 +106,7 @@ class Answers:
 
     def _deliveries(self) -> Deliveries:
         if self._broker._recording is None or self._broker._deliveries is None:
-            raise no_store("durable=")
+            raise no_store("durable")
         return self._broker._deliveries
 
     def _denied(

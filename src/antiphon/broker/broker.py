@@ -20,22 +20,16 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, Self
 
-from antiphon._core import (
-    Handle,
-    PublisherCore,
-    RecorderCore,
-    RouteCore,
-    fork_route,
-    make_group_route,
-)
+from antiphon._core import Handle, PublisherCore, RecorderCore
 from antiphon.broker.answers import Answers
 from antiphon.broker.config import BrokerConfig
-from antiphon.broker.durable import Deliveries, dead_topic
+from antiphon.broker.durable import Deliveries
 from antiphon.broker.entrance import Entrance
 from antiphon.broker.figures import BrokerStatistics, Figures
 from antiphon.broker.permissions import Gate
 from antiphon.broker.questions import answer_questions
 from antiphon.broker.recording import Recording, open_store
+from antiphon.broker.remembering import Remembering
 from antiphon.broker.routes import COUNTS, Route, Topic
 from antiphon.broker.system_topics import SystemTopics
 from antiphon.errors import AntiphonError, Closed, ConfigError
@@ -45,7 +39,7 @@ from antiphon.node.life import Owner, begin, end
 from antiphon.node.secret import read_secret
 from antiphon.topics.announcements import Subscribed, Table, Update, encode
 from antiphon.topics.kinds import check_text
-from antiphon.topics.names import Pattern, TopicIndex
+from antiphon.topics.names import TopicIndex
 from antiphon.topics.neighbours import HOUSEKEEPING, Interest, Interests, Neighbours
 from antiphon.topics.publisher import encode_properties
 from antiphon.topics.rights import Ask, Ended, Refused, Stopped, Word
@@ -63,7 +57,7 @@ _NUMBER_RESTS = 60.0  # before it is used again: events of the one before may wa
 _TIDY_EVERY = 0.25
 
 
-class Broker(Owner):
+class Broker(Remembering, Owner):
     """Passes events on between the buses whose address it is.
 
     ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.
@@ -416,88 +410,6 @@ class Broker(Owner):
         if route.retains and not route.core.settle():
             self._owing.add(route)
 
-    # --- what is recorded -------------------------------------------------------------------
-
-    def _recording_of(self, topic: Topic) -> Recording:
-        assert self._recording is not None
-        assert topic.recorded
-        return self._recording
-
-    def _start_recording(self, topic: Topic) -> None:
-        """From now on its subscriptions get what is in the log. With the lock."""
-        if topic.recorded or self._recording is None:
-            return
-        if self._state != "new":  # of very many in the store none is opened before it is needed
-            self._recording.info(topic.name)  # raises before anything has changed
-        topic.recorded = True
-        self._recording.add(topic.name, topic.number)
-        for route in list(topic.routes.values()):
-            self._stale.pop(route, None)
-            self._close_route(route)
-        for interest in self._interests.matching(topic.name):
-            if not interest.named:
-                self._recording.serve(topic.name, interest)
-        if self._deliveries is not None:
-            self._deliveries.topic_came(topic.name, topic.number)
-        if topic.subscribed and topic.handle is not None:
-            self._announce(topic, topic.handle)
-        self._review(topic)
-
-    # --- durable subscriptions and groups ---------------------------------------------------
-
-    def _recorded(self, pattern: Pattern) -> dict[str, int]:
-        """The recorded topics that match, and their numbers."""
-        topics = (self._numbered[number] for number in self._index.matching(pattern))
-        return {one.name: one.number for one in topics if one.recorded}
-
-    def _member_came(self, interest: Interest) -> None:
-        assert interest.wish is not None
-        assert self._deliveries is not None
-        client = self._gate.get(interest.peer)
-        if interest.wish.durable is not None:
-            why = self._deliveries.keeps_from(client, interest.wish.durable)
-            if why is not None:
-                self._gate.refused += 1
-                self._entrance.refuse(interest.peer, "subscribe", interest.pattern.text, why)
-                return
-            if self._recording is None:
-                log.warning("client %d wants a durable subscription: no store", interest.peer)
-                return
-        try:
-            if interest.wish.durable is not None:
-                self._start_recording(self._topic(dead_topic(interest.wish.durable)))
-            self._deliveries.came(interest, client, self._recorded(interest.pattern))
-        except (OSError, AntiphonError) as error:
-            log.error("client %d has no durable subscription: %s", interest.peer, error)
-        self._route_groups(interest.pattern)
-
-    def _route_groups(self, pattern: Pattern) -> None:
-        """Those who share a topic that is not recorded may be others now."""
-        for number in self._index.matching(pattern):
-            topic = self._numbered[number]
-            if topic.recorded:
-                continue
-            for route in topic.routes.values():
-                self._set_way(route)
-            self._review(topic)
-
-    def _set_way(self, route: Route) -> None:
-        """To those who want all of it, and to groups, which share it. With the lock."""
-        topic = route.topic
-        known = self._gate.get(route.source)
-        quota = None if known is None else known.quota
-        groups = [] if self._deliveries is None else self._deliveries.pushed(topic.name)
-        way: RouteCore = route.core
-        if groups and not topic.recorded and route.allowed:
-            shared = [
-                make_group_route(group, topic.number, topic.name, route.source) for group in groups
-            ]
-            way = fork_route([way, *shared], quota)
-            quota = None
-        route.core.limit(quota)
-        if topic.handle is not None:
-            topic.handle.route(route.source, route.publisher, way)
-
     # --- the way through --------------------------------------------------------------------
 
     def _review(self, topic: Topic) -> None:
@@ -536,10 +448,8 @@ class Broker(Owner):
 
     def _allows(self, route: Route) -> bool:
         """Whether what comes this way may: to record needs a right of its own."""
-        may = self._gate.may(route.source, "publish", route.topic.name)
-        return may and (
-            not route.records or self._gate.may(route.source, "record", route.topic.name)
-        )
+        actions = ("publish", "record") if route.records else ("publish",)
+        return all(self._gate.may(route.source, action, route.topic.name) for action in actions)
 
     def _route(
         self, topic: Topic, source: int, number: int, name: str, retains: bool, producer: int

@@ -82,6 +82,7 @@ class Deliveries:
         self._claimed: dict[str, tuple[int, float]] = {}
         self._writing = threading.Lock()
         self._leaving: dict[tuple[int, int], float] = {}
+        self._said_all: set[tuple[int, int]] = set()
         for saved in [] if self._positions is None else self._positions.load():
             key = ("durable", saved.name)
             self._all[key] = _Delivery(
@@ -194,6 +195,7 @@ class Deliveries:
             delivery.members[place] = interest
             self._held[place] = delivery
             self._leaving.pop(place, None)
+            self._said_all.discard(place)
         if is_new:
             self._save(delivery)
 
@@ -225,13 +227,24 @@ class Deliveries:
             return
         held.members.pop(place, None)
         # One that ends in good order handles what it has, and acknowledges it.
-        if held.core.dismiss(peer, flow) and self._node._is_connected(peer):
+        said_all = place in self._said_all
+        self._said_all.discard(place)
+        busy = held.core.dismiss(peer, flow) and self._node._is_connected(peer)
+        if busy and not said_all:
             self._leaving[place] = time.monotonic() + self._config.ack_timeout
         else:
             self.release(place)
         if not held.members and held.waiting:
             _, interest = held.waiting.popitem()
             self._join(held, interest, recorded)
+
+    def said_all(self, place: tuple[int, int]) -> None:
+        """A subscription was closed and acknowledges nothing more; that it has gone may follow."""
+        held = self._held.get(place)
+        if held is not None and place in held.members:
+            self._said_all.add(place)
+        else:
+            self.release(place)
 
     def release(self, place: tuple[int, int]) -> None:
         """What one who has left has not acknowledged is for the others; any place."""

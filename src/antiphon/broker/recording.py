@@ -21,7 +21,9 @@ from antiphon.topics.announcements import Wish
 from antiphon.topics.names import Pattern
 from antiphon.topics.neighbours import Interest
 
-__all__ = ["Recording", "no_store", "open_store"]
+__all__ = ["Recording", "beginning", "no_store", "open_store"]
+
+_FASTEST = 1e9
 
 
 def open_store(path: str | os.PathLike[str], config: BrokerConfig) -> Store:
@@ -36,11 +38,11 @@ def open_store(path: str | os.PathLike[str], config: BrokerConfig) -> Store:
     )
 
 
-def no_store(what: str) -> ConfigError:
+def no_store(setting: str) -> ConfigError:
     """Of a broker that is asked to remember, and cannot."""
     return ConfigError(
-        f"{what} needs a broker with a store; start it with --store DIR, or Broker(store=DIR)",
-        setting="store",
+        f"{setting}= needs a broker with a store; start it with --store DIR, or Broker(store=DIR)",
+        setting=setting,
     )
 
 
@@ -104,7 +106,7 @@ class Recording:
             interest.where.core if interest.where else None,
             at,
             value,
-            interest.wish.speed if interest.wish else 0.0,
+            min(interest.wish.speed, _FASTEST) if interest.wish else 0.0,
             interest.judge,
         )
         if replay is not None:

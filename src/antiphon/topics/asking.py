@@ -36,7 +36,7 @@ __all__ = [
 
 KIND = 34
 _RAISED = ("ConfigError", "PermissionDenied", "StoreFull")
-_DENIED = ("client", "action", "topic", "reason")  # facts of a refusal
+_DETAILS = ("setting", "client", "action", "topic", "reason", "path", "limit")
 
 
 class NotAdmitted(PermissionDenied):
@@ -90,14 +90,15 @@ class Answer(msgspec.Struct, array_like=True):
     error: str = ""
     text: str = ""
     facts: Any = None
+    details: dict[str, str | int | None] = {}
+    """Of the error: what it has as attributes."""
 
     @classmethod
     def refusing(cls, error: AntiphonError) -> Answer:
         """One that raises the same where it was asked."""
-        facts = {}
-        if isinstance(error, PermissionDenied):
-            facts = {name: getattr(error, name) for name in _DENIED}
-        return cls(type(error).__name__, str(error), facts)
+        found = {name: getattr(error, name, None) for name in _DETAILS}
+        told = {name: one for name, one in found.items() if isinstance(one, str | int)}
+        return cls(type(error).__name__, str(error), details=told)
 
     def check(self) -> Any:
         """The facts; raises what it refuses with."""
@@ -108,10 +109,11 @@ class Answer(msgspec.Struct, array_like=True):
     def _refuse(self) -> NoReturn:
         if self.error == NotAdmitted.__name__:
             raise NotAdmitted(self.text, action="connect")
-        if self.error == PermissionDenied.__name__ and isinstance(self.facts, dict):
-            raise PermissionDenied(self.text, **{name: self.facts.get(name) for name in _DENIED})
-        kind = getattr(errors, self.error) if self.error in _RAISED else AntiphonError
-        raise kind(self.text)
+        if self.error not in _RAISED:
+            raise AntiphonError(self.text)
+        kind = getattr(errors, self.error)
+        facts = {name: one for name, one in self.details.items() if hasattr(kind, name)}
+        raise kind(self.text, **facts)
 
 
 _encode = msgspec.msgpack.Encoder().encode

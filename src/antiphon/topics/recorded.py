@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from antiphon._core import Handle, OutboxCore, make_outbox
-from antiphon.errors import AntiphonError, Closed, ConfigError, PeerUnreachable, PermissionDenied
+from antiphon.errors import (
+    AntiphonError,
+    Closed,
+    ConfigError,
+    PeerUnreachable,
+    PermissionDenied,
+    UnknownPeer,
+)
 from antiphon.node.loops import refuse_to_block
 from antiphon.topics.announcements import Wish
 from antiphon.topics.asking import Claim, NotAdmitted, Question, Record, Release, ask
@@ -85,7 +92,8 @@ class Recorded:
             if known:
                 try:
                     return ask(self._bus.node, known[0].id, question, _PATIENCE)
-                except (PeerUnreachable, NotAdmitted):  # what it was told of us is on its way
+                # Found, and not introduced yet; or what it was told of us is on its way.
+                except (PeerUnreachable, UnknownPeer, NotAdmitted):
                     if time.monotonic() > until:
                         raise
             elif time.monotonic() > until:
