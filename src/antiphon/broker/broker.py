@@ -458,9 +458,9 @@ class Broker(Remembering, Owner):
             if not self._entrance.may_route(source):
                 return  # it has begun far too many
             allowed = self._gate.may(source, "publish", name)
-            if allowed and producer:
+            if producer:
                 # It asked before, perhaps the broker that was here before this one.
-                why = self._gate.records(source, name)
+                why = self._gate.records(source, name, producer)
                 allowed = why is None
                 if why is None:
                     self._start_recording(topic)
