@@ -103,7 +103,8 @@ class Broker(Remembering, Owner):
         self._entrance = Entrance(self.node, self._neighbours, self._gate, self._changed)
         self._ledger.version = 1  # clients expect a word even when there is nothing yet
         self._neighbours.listen()
-        answer_questions(self.node, Answers(self))
+        self._answers = Answers(self)
+        answer_questions(self.node, self._answers)
         self._recording: Recording | None = None
         self._deliveries: Deliveries | None = None
         self.node.on_connected(self._connected)
