@@ -115,7 +115,7 @@ def test_a_group_of_a_recorded_topic_shares_its_log(tmp_path: Path) -> None:
         for events in members:
             bus.subscribe("jobs", events, group="workers", durable="jobs", start="earliest")
         eventually(lambda: sum(map(len, members)) >= 300, PATIENCE)
-        eventually(lambda: broker._durables(0)[0]["lag"] == 0, PATIENCE)
+        eventually(lambda: broker._answers.durables(0)[0]["lag"] == 0, PATIENCE)
         counts = Counter(data for events in members for data in events.data)
         assert counts == Counter(b"%d" % i for i in range(300))
 

@@ -59,13 +59,13 @@ def test_subscriptions_are_listed_forgotten_and_their_dead_letters_replayed(
         record(bus, "t", b"one", b"two")
         sub = bus.subscribe("t", durable="d", start="earliest", ack="manual")
         take(sub, 2)[0].ack()
-        eventually(lambda: broker._durables(0)[0]["lag"] == 1, PATIENCE)
+        eventually(lambda: broker._answers.durables(0)[0]["lag"] == 1, PATIENCE)
         listed = run("broker", "subscriptions", broker.address).stdout
         assert f"d: t, 1 events behind, held by {bus.node.id}" in listed
         assert "  t: next 3 of 2, 1 behind" in listed
         assert "held by client" in run("broker", "forget", broker.address, "d", code=2).stderr
         sub.close()
-        eventually(lambda: not broker._durables(0)[0]["holders"], PATIENCE)
+        eventually(lambda: not broker._answers.durables(0)[0]["holders"], PATIENCE)
     (only,) = json.loads(run("broker", "subscriptions", broker.address, "--json").stdout)
     assert (only["name"], only["lag"], only["holders"]) == ("d", 1, [])
     done = run("broker", "replay-dead", broker.address, "d")

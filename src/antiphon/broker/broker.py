@@ -103,7 +103,8 @@ class Broker(Remembering, Owner):
         self._entrance = Entrance(self.node, self._neighbours, self._gate, self._changed)
         self._ledger.version = 1  # clients expect a word even when there is nothing yet
         self._neighbours.listen()
-        answer_questions(self.node, Answers(self))
+        self._answers = Answers(self)
+        answer_questions(self.node, self._answers)
         self._recording: Recording | None = None
         self._deliveries: Deliveries | None = None
         self.node.on_connected(self._connected)
@@ -461,9 +462,9 @@ class Broker(Remembering, Owner):
             if not self._entrance.may_route(source):
                 return  # it has begun far too many
             allowed = self._gate.may(source, "publish", name)
-            if allowed and producer:
+            if producer:
                 # It asked before, perhaps the broker that was here before this one.
-                why = self._gate.records(source, name)
+                why = self._gate.records(source, name, producer)
                 allowed = why is None
                 if why is None:
                     self._start_recording(topic)

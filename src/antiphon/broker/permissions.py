@@ -34,6 +34,7 @@ class Known:
         self.quota: Quota | None = None
         self.limited = 0  # events above its quota, as it was told last
         self.routes = 0
+        self.unrecorded: set[int] = set()  # producers, no more than it has routes
         self.recorded = 0  # topics that are recorded because it asked
         self.notices = _MOST_NOTICES
 
@@ -218,11 +219,20 @@ class Gate:
             client.refused_topics.add(number)
         return why
 
-    def records(self, peer: int, name: str) -> str | None:
-        """None, or why a client may not have this topic recorded, which is counted then."""
+    def records(self, peer: int, name: str, producer: int = 0) -> str | None:
+        """None, or why a client may not have this topic recorded, which is counted then.
+
+        Of a producer some of whose events were refused no others are taken while it is connected:
+        they would pass for acknowledged.
+        """
+        client = self._known.get(peer)
         why = self.why(peer, "publish", name) or self.why(peer, "record", name)
+        if why is None and client is not None and producer in client.unrecorded:
+            why = "some of its events were refused; make the publisher anew"
         if why is not None:
             self.refused += 1
+            if client is not None and producer:
+                client.unrecorded.add(producer)
         return why
 
     def unpublishes(self, peer: int, number: int) -> bool:
