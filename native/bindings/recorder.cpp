@@ -1,5 +1,7 @@
 #include "bindings/recorder.hpp"
 
+#include <algorithm>
+
 #include "bindings/python.hpp"
 
 namespace antiphon::python {
@@ -35,7 +37,7 @@ void Recorder::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, 
     for (std::size_t i = 0; i < views.size() && !closed_.load(std::memory_order_relaxed);) {
         log::Block block(producer_, producer_ == 0 ? 0 : views[i].head.sequence);
         const std::size_t first = i;
-        if (producer_ != 0 && expected_ != 0 && views[i].head.sequence > expected_) return refuse();
+        if (producer_ != 0 && expected_ != 0 && views[i].head.sequence > expected_) return refuse(expected_);
         do {
             const EventView& view = views[i];
             block.add({view.data, view.size}, {view.properties, view.head.properties}, view.head.time_ns, source_);
@@ -49,17 +51,14 @@ void Recorder::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, 
             continue;
         }
         dropped_.fetch_add(i - first, std::memory_order_relaxed);
-        if (producer_ != 0) return refuse();
+        if (producer_ != 0) return refuse(expected_);
     }
 }
 
 // Something of the publisher's was not taken, and what comes behind it must not be there before it: it
 // would pass for acknowledged. The publisher goes back to where it was told to be.
-void Recorder::refuse() {
-    {
-        std::lock_guard lock(mutex_);
-        if (status_ == log::Status::ok) status_ = log::Status::out_of_order;
-    }
+void Recorder::refuse(std::uint64_t number) {
+    note(number, {log::Status::out_of_order});
     nudge();
 }
 
@@ -80,17 +79,27 @@ bool Recorder::append(log::Block&& block, std::uint64_t token) {
 // On the log thread.
 void Recorder::appended(std::uint64_t token, const log::Receipt& receipt) {
     if (producer_ == 0 || closed_.load(std::memory_order_relaxed)) return;
-    {
-        std::lock_guard lock(mutex_);
-        if (receipt.status == log::Status::ok) {
-            upto_ = std::max(upto_, token);
-            status_ = log::Status::ok;
-        } else if (status_ == log::Status::ok || receipt.status != log::Status::out_of_order) {
-            status_ = receipt.status;
-            error_ = receipt.error;
-        }
-    }
+    note(token, receipt);
     nudge();
+}
+
+// A block that is full or failed is told of at once, one that was written when it is synced: so good news
+// of earlier ones may come behind bad news. Only those that reach the one that failed end the trouble, and
+// those come only when the publisher has gone back.
+void Recorder::note(std::uint64_t number, const log::Receipt& receipt) {
+    std::lock_guard lock(mutex_);
+    if (receipt.status == log::Status::ok) {
+        upto_ = std::max(upto_, number);
+        if (number < trouble_) return;
+        trouble_ = 0;
+        status_ = log::Status::ok;
+        return;
+    }
+    trouble_ = trouble_ == 0 ? number : std::min(trouble_, number);
+    if (status_ == log::Status::ok || receipt.status != log::Status::out_of_order) {
+        status_ = receipt.status;
+        error_ = receipt.error;
+    }
 }
 
 ReceiptMessage Recorder::receipt() {

@@ -38,7 +38,8 @@ class Recorder : public Route, public log::Listener, public Pump {
 
    private:
     bool append(log::Block&& block, std::uint64_t token);
-    void refuse();
+    void refuse(std::uint64_t number);
+    void note(std::uint64_t number, const log::Receipt& receipt);
     ReceiptMessage receipt();
 
     const std::shared_ptr<log::Store> store_;
@@ -52,6 +53,7 @@ class Recorder : public Route, public log::Listener, public Pump {
     std::uint64_t expected_ = 0;  // the publisher's next number; of the one task that relays
     std::mutex mutex_;            // what the log has said
     std::uint64_t upto_ = 0;
+    std::uint64_t trouble_ = 0;  // the lowest number that was not taken; 0: none
     log::Status status_ = log::Status::ok;
     int error_ = 0;
 };

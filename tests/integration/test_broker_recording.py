@@ -320,7 +320,9 @@ def _full(publisher: Publisher) -> bool:
     return False
 
 
-def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(tmp_path: Path) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     done = subprocess.run(
@@ -329,31 +331,60 @@ def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(tmp_path: 
     if done.returncode != 0:
         pytest.skip("no right to mount a small file system")
     try:
-        with (
-            recording(disk / "store", fsync="none", segment_bytes=1 << 20) as broker,
-            Bus(broker.address) as bus,
-        ):
-            publisher = bus.publisher("t", record=True)
-            taken = 0
-            while not _full(publisher):
-                taken += 1
-                assert taken < 1000
-            taken += 1  # the one that found no space is kept
-            assert taken > 100
-            with pytest.raises(StoreFull, match="no space left"):
-                publisher.publish(b"more")
-            sub = bus.subscribe("t", start="earliest")
-            assert len(take(sub, taken - 1)) == taken - 1  # reading goes on
-            # More room: what was kept is recorded, and nothing twice.
-            subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
-            eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
-            publisher.publish(b"again")
-            publisher.flush(PATIENCE)
-            data = in_log(disk / "store", "t")
-            assert data.count(b"again") == 1
-            assert len(data) == taken + 1
+        yield disk
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def _enlarge(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=32m", str(disk)], check=True)
+
+
+def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(small_disk: Path) -> None:
+    with (
+        recording(small_disk / "store", fsync="none", segment_bytes=1 << 20) as broker,
+        Bus(broker.address) as bus,
+    ):
+        publisher = bus.publisher("t", record=True)
+        taken = 0
+        while not _full(publisher):
+            taken += 1
+            assert taken < 1000
+        taken += 1  # the one that found no space is kept
+        assert taken > 100
+        with pytest.raises(StoreFull, match="no space left"):
+            publisher.publish(b"more")
+        sub = bus.subscribe("t", start="earliest")
+        assert len(take(sub, taken - 1)) == taken - 1  # reading goes on
+        # More room: what was kept is recorded, and nothing twice.
+        _enlarge(small_disk)
+        eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
+        publisher.publish(b"again")
+        publisher.flush(PATIENCE)
+        data = in_log(small_disk / "store", "t")
+        assert data.count(b"again") == 1
+        assert len(data) == taken + 1
+
+
+def test_what_was_written_before_the_disk_was_full_hides_nothing(small_disk: Path) -> None:
+    """It is acknowledged when it is synced, behind the word that what follows found no space."""
+    with (
+        recording(small_disk / "store", fsync="interval", fsync_interval=1.0) as broker,
+        Bus(broker.address) as bus,
+    ):
+        publisher = bus.publisher("t", record=True)
+        # In parts, so that some of it is written well before there is no space left.
+        with pytest.raises(StoreFull, match="no space left"):
+            for _ in range(64):
+                publisher.publish_many([b"." * 10_000] * 16)
+            publisher.flush(PATIENCE)
+        eventually(lambda: publisher.statistics()["acknowledged"] > 0, PATIENCE)
+        with pytest.raises(StoreFull, match="no space left"):
+            publisher.flush(PATIENCE)
+        _enlarge(small_disk)
+        published = publisher.statistics()["published"]
+        eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
+        assert len(in_log(small_disk / "store", "t")) == published
 
 
 def test_the_command_takes_a_store(path: Path) -> None:
