@@ -58,10 +58,16 @@ bool Outbox::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t fl
     std::lock_guard lock(mutex_);
     OutFlow& way = node_->subscription_flow(*peer, incarnation, flow, least_charge);
     if (target_ && &target_->flow == &way && !target_->gone()) return true;
-    target_ = std::make_shared<Target>(*peer, way, incarnation, static_cast<std::uint32_t>(random_u64()), nullptr);
-    go_back();
+    begin(*peer, way, incarnation);
     send();
     return true;
+}
+
+// Anew, and from the first event that has no receipt. With the mutex.
+void Outbox::begin(Peer& peer, OutFlow& way, std::uint64_t incarnation) {
+    if (target_) target_->left.store(true, std::memory_order_seq_cst);
+    target_ = std::make_shared<Target>(peer, way, incarnation, static_cast<std::uint32_t>(random_u64()), nullptr);
+    go_back();
 }
 
 void Outbox::leave(std::uint16_t id, std::uint32_t flow) {
@@ -107,6 +113,8 @@ bool Outbox::retry() {
     if (status_ == log::Status::ok) return false;
     go_back();
     const log::Status before = std::exchange(status_, log::Status::ok);
+    // Where it begins is said again: the broker may not know that what was before is recorded.
+    if (before == log::Status::out_of_order && target_) begin(target_->peer, target_->flow, target_->incarnation);
     send();
     status_ = before == log::Status::out_of_order ? log::Status::ok : before;
     return true;
@@ -130,7 +138,7 @@ void Outbox::send() {
         if (session != 0 && target_->bound != session) {
             go_back();  // what was on its way is lost, or comes twice
             tried = node_->try_bind(target_->peer, target_->flow, session,
-                                    {topic_, target_->epoch, name_, 0, false, false, producer_});
+                                    {topic_, target_->epoch, name_, 0, false, false, producer_, acked_ + 1});
             if (tried.status == Status::sent) target_->bound = session;
         }
         const std::uint64_t end = acked_ + kept_.size() + 1;

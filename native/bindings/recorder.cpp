@@ -1,7 +1,5 @@
 #include "bindings/recorder.hpp"
 
-#include <algorithm>
-
 #include "bindings/python.hpp"
 
 namespace antiphon::python {
@@ -37,7 +35,7 @@ void Recorder::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, 
     for (std::size_t i = 0; i < views.size() && !closed_.load(std::memory_order_relaxed);) {
         log::Block block(producer_, producer_ == 0 ? 0 : views[i].head.sequence);
         const std::size_t first = i;
-        if (producer_ != 0 && expected_ != 0 && views[i].head.sequence > expected_) return refuse(expected_);
+        if (producer_ != 0 && views[i].head.sequence > expected_) return refuse(expected_);
         do {
             const EventView& view = views[i];
             block.add({view.data, view.size}, {view.properties, view.head.properties}, view.head.time_ns, source_);

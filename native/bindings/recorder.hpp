@@ -1,6 +1,7 @@
 // One publisher's events on their way into a log, and the receipts on their way back.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -29,6 +30,8 @@ class Recorder : public Route, public log::Listener, public Pump {
     ~Recorder() override;
 
     void relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) override;
+    bool serves(std::uint64_t producer) const override { return producer == producer_; }
+    void resume(std::uint64_t first) override { expected_ = std::max(expected_, first); }
     void appended(std::uint64_t token, const log::Receipt& receipt) override;
     bool run_slice(Nanos until) override;
     void close();  // without the interpreter's lock

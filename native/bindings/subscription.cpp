@@ -117,7 +117,10 @@ bool SubscriptionTask::hand_over(const Calls& calls, const EventReader::Topic& t
 bool SubscriptionTask::pass_on(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed) {
     const std::uint32_t number = views_.front().head.topic;
     const std::uint64_t key = TopicNames::key(run_.source, number);
-    if (handler_->routes.find(key) == handler_->routes.end()) {
+    const auto serves = [&](const auto& found) {
+        return found != handler_->routes.end() && found->second->serves(topic.bound->producer);
+    };
+    if (!serves(handler_->routes.find(key))) {
         Reference source = Reference::steal(PyLong_FromLong(run_.source));
         Reference publisher = Reference::steal(PyLong_FromUnsignedLong(number));
         Reference producer = Reference::steal(PyLong_FromUnsignedLongLong(topic.bound->producer));
@@ -129,8 +132,9 @@ bool SubscriptionTask::pass_on(const Calls& calls, const EventReader::Topic& top
         }
     }
     const auto found = handler_->routes.find(key);
-    if (found == handler_->routes.end()) return true;  // nobody wants them
+    if (!serves(found)) return true;  // nobody wants them
     const std::shared_ptr<Route> route = found->second;
+    route->resume(topic.bound->first);
     route->relay(views_, missed, run_.arrived, handler_->patience);
     return true;
 }

@@ -24,6 +24,9 @@ struct BoundTopic {
     std::uint32_t session;  // the first one that it holds in
     bool recorded = false;       // a broker sends it out of a log: see LogMark
     std::uint64_t producer = 0;  // whose events are to be recorded, each once; 0: nobody asks for that
+    // Of a producer: the first event that it does not know to be recorded. Out of a log: the place where its
+    // broker began, if whoever begins there again would begin elsewhere; else 0.
+    std::uint64_t first = 0;
     // The number that comes next; only the thread that hands out this subscription's events looks at it.
     std::uint32_t next = 1;
 };

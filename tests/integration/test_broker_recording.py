@@ -20,12 +20,13 @@ from antiphon import (
     Closed,
     ConfigError,
     Message,
+    Node,
     PeerUnreachable,
     StoreFull,
     WouldBlock,
 )
 from antiphon.broker.store import Store
-from antiphon.testing import Proxy, eventually
+from antiphon.testing import Child, Control, Proxy, eventually
 from antiphon.topics import Publisher
 from integration.brokers import settled
 from integration.buses import PATIENCE, Events
@@ -385,6 +386,41 @@ def test_what_was_written_before_the_disk_was_full_hides_nothing(small_disk: Pat
         published = publisher.statistics()["published"]
         eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
         assert len(in_log(small_disk / "store", "t")) == published
+
+
+def publish_as(control: Control, address: str, id: int) -> None:
+    """One life of a client with an id of its own, until it is killed."""
+    with Node(id) as node, Bus(address, node=node) as bus:
+        record(bus, "other", b"so that its publishers are counted on")
+        publisher = bus.publisher("t", record=True)
+        publisher.publish_many([b"before %d" % i for i in range(10)])
+        publisher.flush(PATIENCE)
+        control.tell("flushed", number=publisher._number)
+        control.hear()
+
+
+def test_a_client_that_begins_another_life_is_recorded_from_its_first_event_on(
+    broker: Broker, path: Path
+) -> None:
+    """Its publisher has the number of the one before, whose way through the broker is still there."""
+    with Bus(broker.address) as there:
+        other = there.publisher("t", record=True)  # so the broker asks for the topic all the time
+        other.publish(b"other")
+        other.flush(PATIENCE)
+        with Child(publish_as, address=broker.address, id=7) as child:
+            number = child.expect("flushed", PATIENCE)["number"]
+            child.kill()
+        settled(broker, clients=1)
+        with Node(7) as node, Bus(broker.address, node=node) as bus:
+            with bus.publisher("other", record=True) as first:
+                eventually(lambda: first.subscribers == 1, PATIENCE)
+            publisher = bus.publisher("t", record=True)
+            assert publisher._number == number
+            publisher.publish_many([b"1", b"2", b"3"])  # perhaps before it is announced
+            eventually(lambda: number in broker._neighbours.all[7].table.topics, PATIENCE)
+            publisher.publish_many([b"4", b"5"])
+            publisher.flush(PATIENCE)
+            assert in_log(path, "t")[11:] == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_the_command_takes_a_store(path: Path) -> None:

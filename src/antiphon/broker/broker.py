@@ -394,6 +394,10 @@ class Broker(Remembering, Owner):
                 return  # it says another name than the one that it was asked for, or comes too late
             if producer:  # it asked before, perhaps the broker that was here before this one
                 self._start_recording(topic)
+            before = topic.routes.get((source, number))
+            if before is not None:  # of the one that had this id before
+                self._stale.pop(before, None)
+                self._close_route(before)
             own = self._number()
             core: PublisherCore | RecorderCore
             if topic.recorded:
