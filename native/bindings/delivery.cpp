@@ -17,6 +17,7 @@ constexpr Nanos kPause = 50 * kMillisecond;      // before the second attempt; f
 constexpr Nanos kBuryAgain = kSecond;            // after the log of dead letters did not take one
 constexpr Nanos kLarge = 5 * kSecond;            // for one event that goes in fragments
 constexpr std::size_t kAtOnce = 256;             // events of one attempt
+constexpr Nanos kNumberRests = 60 * kSecond;     // before it is used again: as with a broker's
 
 // MessagePack: a map's length, a short text, a number.
 void put_map(std::string& to, std::uint32_t count) {
@@ -199,7 +200,13 @@ void Delivery::settle(Member& member, Lane& lane) {
 
 void Delivery::finish(const Item& item) {
     const auto topic = topics_.find(item.topic);
-    if (topic != topics_.end() && topic->second.log) topic->second.pending.erase(item.sequence);
+    if (topic != topics_.end()) {
+        if (topic->second.log) {
+            topic->second.pending.erase(item.sequence);
+        } else {
+            --topic->second.open;
+        }
+    }
     version_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -481,12 +488,49 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
     return false;
 }
 
-void Delivery::push(std::uint32_t number, const std::string& name, std::uint16_t source,
-                    const std::vector<EventView>& views, Nanos patience) {
+// Of a topic that is pushed. With the mutex.
+std::uint32_t Delivery::number_of(const std::string& name) {
+    const auto known = pushed_.find(name);
+    if (known != pushed_.end()) return known->second;
+    if (pushed_.size() >= sweep_at_) {
+        forget_idle();
+        sweep_at_ = std::max(kManyPushed, 2 * pushed_.size());
+    }
+    std::uint32_t number = next_number_;
+    if (!free_numbers_.empty() && now_ns() - free_numbers_.front().first > kNumberRests) {
+        number = free_numbers_.front().second;
+        free_numbers_.pop_front();
+    } else {
+        ++next_number_;
+    }
+    topics_[number].name = name;
+    pushed_.emplace(name, number);
+    return number;
+}
+
+void Delivery::forget_idle() {
+    const Nanos now = now_ns();
+    for (auto one = pushed_.begin(); one != pushed_.end();) {
+        const std::uint32_t number = one->second;
+        if (topics_[number].open != 0) {
+            ++one;
+            continue;
+        }
+        for (auto& [key, member] : members_) {
+            const auto lane = member.lanes.find(number);
+            if (lane == member.lanes.end()) continue;
+            lane->second.target->left.store(true, std::memory_order_seq_cst);
+            member.lanes.erase(lane);  // nothing of it is out
+        }
+        topics_.erase(number);
+        free_numbers_.emplace_back(now, number);
+        one = pushed_.erase(one);
+    }
+}
+
+void Delivery::push(const std::string& name, std::uint16_t source, const std::vector<EventView>& views, Nanos patience) {
     {
         std::unique_lock lock(mutex_);
-        Topic& topic = topics_[number];
-        if (topic.name.empty()) topic.name = name;
         const Nanos until = now_ns() + patience;
         for (const EventView& view : views) {
             const std::string_view properties(view.properties, view.head.properties);
@@ -500,9 +544,12 @@ void Delivery::push(std::uint32_t number, const std::string& name, std::uint16_t
             }
             if (fresh_.size() >= options_.most_waiting || closed_.load(std::memory_order_relaxed)) {
                 ++counts_.dropped;
-                ++topic.missed;
+                ++topics_[number_of(name)].missed;
                 continue;
             }
+            // Looked up for each: while it waited for room others may have come and gone.
+            const std::uint32_t number = number_of(name);
+            ++topics_[number].open;
             Item item{number, view.head.sequence, view.head.time_ns, source, 0, 0, view.head.properties, {}, 0};
             item.bytes.assign(view.properties, view.head.properties + view.size);
             fresh_.push_back(std::move(item));
@@ -549,7 +596,7 @@ Delivery::Counts Delivery::counts() {
 
 void GroupRoute::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, Nanos patience) {
     Released released;
-    to_->push(topic_, name_, source_, views, patience);
+    to_->push(name_, source_, views, patience);
 }
 
 }  // namespace antiphon::python

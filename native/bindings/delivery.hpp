@@ -61,8 +61,7 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     void acknowledge(std::uint16_t peer, const AckRange& range);
     // Events of a topic that is not recorded. May wait for room, on a scheduler thread; what finds none in
     // time is dropped.
-    void push(std::uint32_t topic, const std::string& name, std::uint16_t source, const std::vector<EventView>& views,
-              Nanos patience);
+    void push(const std::string& name, std::uint16_t source, const std::vector<EventView>& views, Nanos patience);
 
     std::vector<Position> positions();
     std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }  // changes with them
@@ -104,6 +103,7 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         std::uint64_t next = 0;           // behind the last that was read
         std::set<std::uint64_t> pending;  // read, and not acknowledged
         std::uint64_t missed = 0;         // before the next one
+        std::size_t open = 0;             // pushed, and not acknowledged
     };
     struct Lane {
         std::shared_ptr<Target> target;
@@ -118,7 +118,10 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         std::unordered_map<std::uint32_t, Lane> lanes{};
     };
     using Key = std::pair<std::uint16_t, std::uint32_t>;
+    static constexpr std::size_t kManyPushed = 1024;
 
+    std::uint32_t number_of(const std::string& name);
+    void forget_idle();
     bool read();
     bool wants(const log::Record& record, Topic& topic) const;
     Member* choose();
@@ -147,6 +150,12 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     std::mutex mutex_;  // of everything below; held while a log is read, and while a ring is written
     std::unique_ptr<std::condition_variable> room_ = std::make_unique<std::condition_variable>();
     std::map<std::uint32_t, Topic> topics_;
+    // Those that are pushed have numbers of this delivery's own, above all of the broker's: the broker's are
+    // given to other topics while events of the one before are still to be acknowledged.
+    std::unordered_map<std::string, std::uint32_t> pushed_;
+    std::deque<std::pair<Nanos, std::uint32_t>> free_numbers_;  // and since when
+    std::size_t sweep_at_ = kManyPushed;  // so many topics: those without an event are forgotten
+    std::uint32_t next_number_ = std::uint32_t{1} << 31;
     std::uint32_t last_read_ = 0;  // topics take turns
     std::map<Key, Member> members_;
     std::deque<Item> fresh_, again_;
@@ -161,13 +170,12 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
 // From one publisher of a topic that is not recorded to a group.
 class GroupRoute : public Route {
    public:
-    GroupRoute(std::shared_ptr<Delivery> to, std::uint32_t topic, std::string name, std::uint16_t source)
-        : to_(std::move(to)), topic_(topic), name_(std::move(name)), source_(source) {}
+    GroupRoute(std::shared_ptr<Delivery> to, std::string name, std::uint16_t source)
+        : to_(std::move(to)), name_(std::move(name)), source_(source) {}
     void relay(const std::vector<EventView>& views, std::uint32_t, Nanos, Nanos patience) override;
 
    private:
     const std::shared_ptr<Delivery> to_;
-    const std::uint32_t topic_;
     const std::string name_;
     const std::uint16_t source_;
 };

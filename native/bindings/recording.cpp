@@ -222,10 +222,9 @@ void add_recording(nb::module_& m) {
           "attempts"_a, "waiting"_a);
     nb::class_<GroupRoute, Route>(m, "GroupRouteCore");
     nb::class_<ForkedRoute, Route>(m, "ForkedRouteCore");
-    m.def("make_group_route", [](std::shared_ptr<Delivery> to, std::uint32_t topic, const std::string& name,
-                                 std::uint16_t source) {
-        return std::make_shared<GroupRoute>(std::move(to), topic, name, source);
-    }, "to"_a, "topic"_a, "name"_a, "source"_a);
+    m.def("make_group_route", [](std::shared_ptr<Delivery> to, const std::string& name, std::uint16_t source) {
+        return std::make_shared<GroupRoute>(std::move(to), name, source);
+    }, "to"_a, "name"_a, "source"_a);
     m.def("fork_route", [](std::vector<std::shared_ptr<Route>> to) { return std::make_shared<ForkedRoute>(std::move(to)); },
           "to"_a);
 }

@@ -129,9 +129,7 @@ class Remembering:
         groups = [] if self._deliveries is None else self._deliveries.pushed(topic.name)
         way: RouteCore = route.core
         if groups and not topic.recorded:
-            shared = [
-                make_group_route(group, topic.number, topic.name, route.source) for group in groups
-            ]
+            shared = [make_group_route(group, topic.name, route.source) for group in groups]
             way = fork_route([way, *shared])
         if topic.handle is not None:
             topic.handle.route(route.source, route.publisher, way)
