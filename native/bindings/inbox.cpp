@@ -53,7 +53,8 @@ void Inbox::acknowledge(bool manual) {
 
 std::vector<std::pair<std::string, std::uint64_t>> Inbox::positions() const {
     if (!reader_) return {};
-    return {reader_->positions().begin(), reader_->positions().end()};
+    const auto found = reader_->positions();
+    return {found.begin(), found.end()};
 }
 
 Reference Inbox::take(Reference& source) {

@@ -22,7 +22,8 @@ Replay::Replay(std::shared_ptr<Node> node, std::shared_ptr<log::Store> store, st
       topic_(options.topic),
       name_(std::move(options.name)),
       speed_(options.speed),
-      reader_(log_, options.start) {
+      reader_(log_, options.start),
+      first_(options.start.at == log::Start::At::latest ? std::max<std::uint64_t>(1, reader_.position()) : 0) {
     position_.store(reader_.position(), std::memory_order_relaxed);
 }
 
@@ -46,7 +47,10 @@ void Replay::close() {
 
 bool Replay::run_slice(Nanos until) {
     while (!closed_.load(std::memory_order_relaxed) && !target_->gone()) {
-        if (next_ == views_.size() && !read()) return false;
+        if (next_ == views_.size() && !read()) {
+            introduce();
+            return false;
+        }
         bool parked = false;
         if (!send(parked)) {
             // What was waited for may have come before it was told whom to wake.
@@ -55,6 +59,29 @@ bool Replay::run_slice(Nanos until) {
         if (now_ns() >= until || outranked()) return true;
     }
     return false;
+}
+
+Attempt Replay::bind(std::uint32_t session) {
+    if (session == 0) return {Status::not_connected};
+    if (target_->bound == session) return {Status::sent};
+    const Attempt tried = node_->try_bind(target_->peer, target_->flow, session,
+                                          {topic_, target_->epoch, name_, 0, false, true, 0, first_});
+    if (tried.status == Status::sent) target_->bound = session;
+    return tried;
+}
+
+// Whoever begins at the end of a log is told where that is before there is anything to send. Otherwise,
+// when the connection is lost before the first event, it would begin at another end.
+void Replay::introduce() {
+    if (first_ == 0 || target_->bound != 0) return;
+    for (bool parked = false;;) {
+        const Attempt tried = bind(target_->peer.session.load(std::memory_order_seq_cst));
+        if (tried.status == Status::sent || tried.status == Status::closed) return;
+        if (tried.status == Status::again) continue;
+        if (parked) return;
+        wait_for(target_->peer, tried);
+        parked = true;
+    }
 }
 
 // The next batch that has something for this subscription. False: there is none yet.
@@ -100,13 +127,9 @@ std::size_t Replay::due() {
 // True: something went. Otherwise it is parked, or its time has not come.
 bool Replay::send(bool& parked) {
     const std::uint32_t session = target_->peer.session.load(std::memory_order_seq_cst);
-    Attempt tried{session == 0 ? Status::not_connected : Status::sent};
     // What was sent in a session that has ended may be lost: whoever subscribed says where to go on.
     if (target_->bound != 0 && session != target_->bound) return false;
-    if (session != 0 && target_->bound != session) {
-        tried = node_->try_bind(target_->peer, target_->flow, session, {topic_, target_->epoch, name_, 0, false, true});
-        if (tried.status == Status::sent) target_->bound = session;
-    }
+    Attempt tried = bind(session);
     if (tried.status == Status::sent) {
         const std::size_t count = due();
         if (count == 0) return false;

@@ -41,6 +41,8 @@ class Replay : public Pump, public log::Watcher, public Ticker {
     std::uint64_t position() const { return position_.load(std::memory_order_relaxed); }
 
    private:
+    Attempt bind(std::uint32_t session);
+    void introduce();
     bool read();
     bool send(bool& parked);
     bool send_large(const EventView& view);
@@ -53,6 +55,7 @@ class Replay : public Pump, public log::Watcher, public Ticker {
     const std::string name_;
     const double speed_;
     log::Reader reader_;
+    const std::uint64_t first_;  // where it begins, if that is where the log ended then; else 0
     std::atomic<bool> closed_{false};  // set once; a slice looks at it between two batches
     bool watches_ = false, ticks_ = false;
 

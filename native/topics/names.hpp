@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace antiphon {
@@ -64,6 +65,16 @@ class TopicNames {
             if ((*at)->session <= session) return *at;
         }
         return nullptr;
+    }
+    // Where brokers began with topics out of logs, as far as they said so; the last word for each.
+    std::vector<std::pair<std::string, std::uint64_t>> begun() {
+        std::lock_guard lock(mutex_);
+        std::vector<std::pair<std::string, std::uint64_t>> all;
+        for (const auto& [key, bindings] : topics_) {
+            const BoundTopic& last = *bindings.back();
+            if (last.recorded && last.first != 0) all.emplace_back(last.name, last.first);
+        }
+        return all;
     }
     // Changes when a binding does: what was found before may be another now.
     std::uint64_t version() const { return version_.load(std::memory_order_acquire); }

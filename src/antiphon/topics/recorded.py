@@ -124,10 +124,11 @@ class Recorded:
         with bus._lock:
             for flow, subscription in bus._subscriptions.items():
                 said = bus._ledger.subscriptions.get(flow)
-                after = {topic: at for topic, at in subscription._core.positions() if at}
+                after = {topic: at - 1 for topic, at in subscription._core.positions()}
                 if said is None or not after:
                     continue
-                wish = msgspec.structs.replace(said.wish or Wish(), after=after)
+                wish = said.wish or Wish()
+                wish = msgspec.structs.replace(wish, after=wish.after | after)
                 bus._ledger.subscribe(msgspec.structs.replace(said, wish=wish))
 
     def release(self, flow: int) -> None:
