@@ -306,7 +306,12 @@ PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
     std::size_t done = 0;
     while (done < events.size()) {
         std::unique_lock lock(mutex_);
-        if (troubled() && status_ != log::Status::out_of_order) return raise_trouble(lock);
+        if (closed_) {  // by another thread, which no longer waits for what would be added
+            lock.unlock();
+            open();
+            return nullptr;
+        }
+        if (stuck()) return raise_trouble(lock);
         if (full()) {
             lock.unlock();
             if (!may_wait("publish()", "publish_async()")) return nullptr;
@@ -340,7 +345,7 @@ PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
 // Without the interpreter's lock. Ends early when there is something to be raised.
 bool Outbox::make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted,
                        Outcome& outcome) {
-    while (full() && !(troubled() && status_ != log::Status::out_of_order)) {
+    while (full() && !stuck()) {
         const Nanos now = now_ns();
         if (closed_ || node_->closed()) {
             outcome.code = Outcome::Code::closed;
@@ -384,7 +389,7 @@ PyObject* Outbox::flush(double timeout) {
         lock.lock();
     }
     while (acked_ < last) {
-        if (troubled() && status_ != log::Status::out_of_order) return raise_trouble(lock);
+        if (stuck()) return raise_trouble(lock);
         Outcome outcome;
         const bool reached = target_ && target_->peer.session.load(std::memory_order_seq_cst) != 0;
         if (closed_ || node_->closed()) outcome.code = Outcome::Code::closed;
@@ -407,7 +412,7 @@ PyObject* Outbox::flush(double timeout) {
             Released released;
             Scheduler::Blocked blocked;
             std::unique_lock waiting(mutex_);
-            if (acked_ < last && !(troubled() && status_ != log::Status::out_of_order)) {
+            if (acked_ < last && !stuck()) {
                 wait_until(*changed_, waiting, std::min(deadline, now_ns() + kLook));
             }
             waiting.unlock();
@@ -428,7 +433,7 @@ bool Outbox::close(Nanos drain) {
         // A broker that is not there may have been found a moment ago.
         const Nanos began = now_ns(), until = began + drain, alone = began + std::min(drain, kAlone);
         std::unique_lock lock(mutex_);
-        while (!kept_.empty() && !troubled() && !raised && !node_->closed() && now_ns() < (target_ ? until : alone)) {
+        while (!kept_.empty() && !stuck() && !raised && !node_->closed() && now_ns() < (target_ ? until : alone)) {
             wait_until(*changed_, lock, std::min(until, now_ns() + kLook));
             if (released.interrupted() == nullptr) continue;
             lock.unlock();

@@ -70,6 +70,10 @@ class Outbox : public Pump {
     bool full() const { return kept_.size() >= most_events_ || bytes_ >= most_bytes_; }
     PyObject* raise_trouble(std::unique_lock<std::mutex>& lock);
     bool troubled() const { return !refused_.empty() || status_ != log::Status::ok; }
+    // Until somebody does something: what is out of order is sent again by itself.
+    bool stuck() const {
+        return !refused_.empty() || (status_ != log::Status::ok && status_ != log::Status::out_of_order);
+    }
     bool open() const;
     Reference encoded(PyObject* message);
     void send();  // with the mutex

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import re
 import subprocess
 import sys
@@ -386,6 +388,45 @@ def test_what_was_written_before_the_disk_was_full_hides_nothing(small_disk: Pat
         published = publisher.statistics()["published"]
         eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
         assert len(in_log(small_disk / "store", "t")) == published
+
+
+def test_what_a_closed_publisher_gives_up_is_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = free_address()
+    with Bus(address) as bus:
+        with standing(address, path) as broker:
+            publisher = bus.publisher("t", record=True)
+            publisher.publish(b"first")
+            publisher.flush(PATIENCE)
+            broker.kill()
+        publisher.publish_many([b"second", b"third"])
+        with caplog.at_level(logging.WARNING, "antiphon.topics"):
+            publisher.close()
+        assert "closed with 2 events" in caplog.text
+        with pytest.raises(Closed):
+            publisher.publish(b"late")
+
+
+def test_nothing_is_published_behind_the_back_of_a_close(broker: Broker, path: Path) -> None:
+    """What a call has taken is waited for, and one that comes too late is refused."""
+    for attempt in range(20):
+        with Bus(broker.address) as bus:
+            publisher = bus.publisher("t", record=True)
+            taken = [0]
+
+            def work(publisher: Publisher = publisher, taken: list[int] = taken) -> None:
+                with contextlib.suppress(Closed):
+                    while True:
+                        publisher.publish(b"%d" % attempt)  # noqa: B023
+                        taken[0] += 1
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            eventually(lambda: taken[0] > 20, PATIENCE)  # noqa: B023
+            bus.close()
+            thread.join(PATIENCE)
+            assert in_log(path, "t").count(b"%d" % attempt) == taken[0]
 
 
 def publish_as(control: Control, address: str, id: int) -> None:

@@ -176,14 +176,17 @@ class Recorded:
 
     def forget(self, number: int) -> None:
         """A publisher was closed; any number."""
-        self._publishers.pop(number, None)
+        publisher = self._publishers.pop(number, None)
         self._told.pop(number, None)
+        if publisher is not None:
+            _report_lost(publisher)
 
     def drain(self, timeout: float) -> None:
         """What is not recorded yet is waited for, before the bus says farewell."""
         until = time.monotonic() + timeout
         for publisher in list(self._publishers.values()):
             publisher._core.close(max(0.0, until - time.monotonic()))
+            _report_lost(publisher)
 
     def _receipt(self, source: int, batch: Any) -> None:
         for data in batch:
@@ -232,6 +235,18 @@ class Recorded:
             log.info("the broker was not asked to record %r: %s", publisher.topic, error)
             if number in self._told:
                 self._told[number] = 0
+
+
+def _report_lost(publisher: Publisher) -> None:
+    """Of one that is closed: nobody sends again what it has."""
+    left = publisher.statistics()["pending"]
+    if left:
+        log.warning(
+            "a publisher of %r was closed with %d events that the broker had not acknowledged; "
+            "they may be lost. flush() before close() says so in time",
+            publisher.topic,
+            left,
+        )
 
 
 def _log_failure(kind: int, source: int, error: BaseException) -> None:
