@@ -227,7 +227,7 @@ bool Outbox::open() const {
         raise_forked();
         return false;
     }
-    if (!closed_) return true;
+    if (!closing_) return true;
     raise("Closed", "this publisher is closed; make another with bus.publisher()", facts("{ss}", "what", "publisher"));
     return false;
 }
@@ -306,7 +306,7 @@ PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
     std::size_t done = 0;
     while (done < events.size()) {
         std::unique_lock lock(mutex_);
-        if (closed_) {  // by another thread, which no longer waits for what would be added
+        if (closing_) {  // by another thread, which waits for what it has found, and no more
             lock.unlock();
             open();
             return nullptr;
@@ -433,6 +433,7 @@ bool Outbox::close(Nanos drain) {
         // A broker that is not there may have been found a moment ago.
         const Nanos began = now_ns(), until = began + drain, alone = began + std::min(drain, kAlone);
         std::unique_lock lock(mutex_);
+        closing_ = true;
         while (!kept_.empty() && !stuck() && !raised && !node_->closed() && now_ns() < (target_ ? until : alone)) {
             wait_until(*changed_, lock, std::min(until, now_ns() + kLook));
             if (released.interrupted() == nullptr) continue;

@@ -87,7 +87,8 @@ class Outbox : public Pump {
     const std::uint64_t producer_;
     const std::size_t most_events_, most_bytes_;
     Reference encode_, encode_message_;
-    std::atomic<bool> closed_{false};  // set once, with the mutex; read anywhere
+    std::atomic<bool> closing_{false};  // nothing is added; set once, with the mutex; read anywhere
+    std::atomic<bool> closed_{false};   // nor sent; the same
     std::atomic<std::uint64_t> waits_{0};
 
     // Of everything below. Held while events are written into the ring, which never waits.
