@@ -8,8 +8,8 @@ constexpr std::size_t kAtOnce = 1024;  // ranges in one message
 
 }  // namespace
 
-void Acks::add(const AckOf& event, AckRange::Verdict verdict) {
-    if (event.broker == 0) return;
+bool Acks::add(const AckOf& event, AckRange::Verdict verdict) {
+    if (event.broker == 0) return false;
     std::lock_guard lock(mutex_);
     if (broker_ != event.broker) ranges_.clear();  // another one: the one before hands them out again
     broker_ = event.broker;
@@ -18,10 +18,11 @@ void Acks::add(const AckOf& event, AckRange::Verdict verdict) {
         if (last.topic == event.topic && last.epoch == event.epoch && last.verdict == verdict &&
             last.last + 1 == event.number) {
             last.last = event.number;
-            return;
+            return false;
         }
     }
     ranges_.push_back({flow_, event.topic, event.epoch, event.number, event.number, verdict});
+    return ranges_.size() == 1;
 }
 
 void Acks::send() {

@@ -59,8 +59,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Inbox::positions() const {
 
 Reference Inbox::take(Reference& source) {
     if (taken_out_.broker != 0) {
-        acks_->add(std::exchange(taken_out_, {}), AckRange::done);
-        acks_->nudge();  // several go together, while its task waits for its turn
+        if (acks_->add(std::exchange(taken_out_, {}), AckRange::done)) acks_->nudge();
     }
     for (;;) {
         while (!begun_) {

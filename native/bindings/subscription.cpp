@@ -88,7 +88,14 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
             calls.report(told.source);
         }
         if (ack.broker != 0 && handler_->acks && (!handler_->manual || !result)) {
-            handler_->acks->add(ack, result ? AckRange::done : AckRange::again);
+            // Before the next one: it may take long, or be the end of this process. One of those that come
+            // again may have been just that.
+            const bool first = handler_->acks->add(ack, result ? AckRange::done : AckRange::again);
+            if (told.attempt > 1) {
+                handler_->acks->send();
+            } else if (first) {
+                handler_->acks->nudge();
+            }
         }
         ++count;
         ++since_look;
@@ -189,6 +196,7 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
                     handler_->acks->add(reader_.ack_of(*topic, view, run_.source),
                                         good ? AckRange::done : AckRange::again);
                 }
+                handler_->acks->send();
             }
             ++count;
         }

@@ -89,6 +89,23 @@ def test_the_position_outlives_the_broker(path: Path) -> None:
             caught_up(broker, "d")
 
 
+def test_what_is_handled_is_acknowledged_while_the_next_one_takes_long(broker: Broker) -> None:
+    going_on = threading.Event()
+
+    def handler(event: Event) -> None:
+        if event.data == b"slow":
+            going_on.wait(PATIENCE)
+
+    with Bus(broker.address) as bus:
+        record(bus, "t", b"quick", b"slow")
+        bus.subscribe("t", handler, durable="d", start="earliest")
+        try:
+            eventually(lambda: lag(broker, "d") == 1, PATIENCE)
+        finally:
+            going_on.set()
+        caught_up(broker, "d")
+
+
 def test_latest_is_remembered_from_the_first_time_on(broker: Broker) -> None:
     with Bus(broker.address) as here:
         record(here, "t", b"before")
