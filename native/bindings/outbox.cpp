@@ -182,7 +182,6 @@ bool Outbox::send_large(std::unique_lock<std::mutex>& lock) {
     if (session == 0 || target->bound != session) return false;
     const std::uint64_t number = next_;
     const EventView event = view(number);
-    if (event.size + event.head.properties + kEventHead + kHeaderBytes <= 4096) return false;
     std::size_t taken = 0;
     const Attempt tried =
         node_->try_views(target->peer, target->flow, session, {topic_, target->number, 0}, &event, 1, taken);
