@@ -15,7 +15,6 @@ using Status = Attempt::Status;
 constexpr Nanos kTick = 20 * kMillisecond;
 constexpr Nanos kPause = 50 * kMillisecond;      // before the second attempt; four times that before each further one
 constexpr Nanos kBuryAgain = kSecond;            // after the log of dead letters did not take one
-constexpr Nanos kLarge = 5 * kSecond;            // for one event that goes in fragments
 constexpr std::size_t kAtOnce = 256;             // events of one attempt
 constexpr Nanos kNumberRests = 60 * kSecond;     // before it is used again: as with a broker's
 
@@ -449,42 +448,54 @@ void Delivery::sent(Member& member, Lane& lane, std::deque<Item>& from, std::siz
     timed_.store(true, std::memory_order_relaxed);
 }
 
-// It waits for each fragment, so without the mutex: members may leave meanwhile, and topics come.
+// It waits for each fragment, so without the mutex: members may leave meanwhile, and topics come. It is out
+// from the beginning on, since its acknowledgement may be here before this thread is.
 bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, std::unique_lock<std::mutex>& lock) {
     const Key key{member.peer.id, member.flow.id.load(std::memory_order_relaxed)};
     const std::shared_ptr<Target> target = lane.target;
-    std::deque<Item> one;
-    one.push_back(std::move(from.front()));
-    from.pop_front();
-    const Item& item = one.front();
-    const EventHead head{item.topic, target->number, item.sequence, item.time_ns, mark_of(item).word(), item.properties};
+    const std::uint32_t number = target->number, topic = from.front().topic;
+    const std::string bytes = from.front().bytes;
+    const std::uint32_t properties = from.front().properties;
+    const EventHead head{topic, number, from.front().sequence, from.front().time_ns, mark_of(from.front()).word(), properties};
     std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
-    prefix.append(item.bytes, 0, item.properties);
+    prefix.append(bytes, 0, properties);
+    sent(member, lane, from, 1);
+    Outcome outcome;
     bool went = false;
     lock.unlock();
     {
         Scheduler::Blocked blocked;
         const Nanos began = now_ns();
-        Node::Sending sending{target->peer, began + kLarge, began};
+        Node::Sending sending{target->peer, began + large_patience(bytes.size()), began};
         sending.only_in = target->bound;
         const Interrupted interrupted = [&] { return closed_.load(std::memory_order_relaxed) || target->gone(); };
-        const Outcome outcome =
-            node_->send_large(sending, kEventKind, {item.bytes.data() + item.properties, item.bytes.size() - item.properties},
-                              &interrupted, 0, {prefix.data(), prefix.size()}, &target->flow);
+        outcome = node_->send_large(sending, kEventKind, {bytes.data() + properties, bytes.size() - properties}, &interrupted,
+                                    0, {prefix.data(), prefix.size()}, &target->flow);
         went = outcome.ok() && sending.went;
     }
     lock.lock();
     const auto found = members_.find(key);
-    if (found != members_.end()) {
-        const auto there = found->second.lanes.find(item.topic);
-        if (went && there != found->second.lanes.end() && there->second.target == target) {
-            sent(found->second, there->second, one, 1);
-            return true;
-        }
-        found->second.blocked = true;
-        if (!went) park(found->second.peer);
+    if (found == members_.end()) return went;  // what it had is for others
+    const auto there = found->second.lanes.find(topic);
+    if (there == found->second.lanes.end() || there->second.target != target) return went;
+    std::deque<Out>& out = there->second.out;
+    const bool open = !out.empty() && out.back().number == number && !out.back().settled;
+    if (open && went) out.back().deadline = now_ns() + options_.ack_timeout;
+    if (!open || went) return went;
+    Item item = std::move(out.back().item);
+    out.pop_back();
+    --target->number;
+    --item.attempts;
+    --found->second.out;
+    --counts_.delivered;
+    if (outcome.code == Outcome::Code::too_large) {  // for this member, for ever
+        again(std::move(item), false, true);
+        return true;
     }
-    from.push_front(std::move(one.front()));
+    from.push_front(std::move(item));
+    found->second.blocked = true;
+    park(found->second.peer);
+    timed_.store(true, std::memory_order_relaxed);  // what it waits for may have come before it was parked
     return false;
 }
 

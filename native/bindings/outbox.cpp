@@ -197,21 +197,30 @@ bool Outbox::send_large(std::unique_lock<std::mutex>& lock) {
     const std::string data(event.data, event.size);
     large_ = true;
     lock.unlock();
+    Outcome outcome;
     bool went = false;
     {
         Scheduler::Blocked blocked;
         const Nanos began = now_ns();
-        Node::Sending sending{target->peer, began + node_->options().send_timeout, began};
+        Node::Sending sending{target->peer, began + std::max(node_->options().send_timeout, large_patience(data.size())), began};
         sending.only_in = session;
         const Interrupted interrupted = [&] { return closed_.load() || target->gone(); };
-        const Outcome outcome = node_->send_large(sending, kEventKind, {data.data(), data.size()}, &interrupted, 0,
-                                                  {prefix.data(), prefix.size()}, &target->flow);
+        outcome = node_->send_large(sending, kEventKind, {data.data(), data.size()}, &interrupted, 0,
+                                    {prefix.data(), prefix.size()}, &target->flow);
         went = outcome.ok() && sending.went;
     }
     lock.lock();
     large_ = false;
+    if (!went && outcome.code == Outcome::Code::too_large && target == target_) {
+        // The broker is another than the one that was there when it was published. Whoever publishes hears of it.
+        refused_ = "MessageTooLarge";
+        refusal_ = outcome.text;
+        changed_->notify_all();
+        return false;
+    }
     if (!went) {
         park(target->peer);
+        send();  // what it waits for may have come before it was parked
         return false;
     }
     ++target->number;
@@ -289,14 +298,25 @@ PyObject* Outbox::publish_packed(PyObject* data, PyObject* offsets) {
     Py_RETURN_NONE;
 }
 
+// What an event may have, so that it fits with its head: it could never be sent, and all behind it wait.
+std::uint64_t Outbox::largest() {
+    std::uint64_t limit = node_->options().max_message_bytes;
+    std::lock_guard lock(mutex_);
+    const std::uint64_t theirs = target_ ? target_->peer.max_message.load(std::memory_order_acquire) : 0;
+    if (theirs != 0) limit = std::min(limit, theirs);
+    return limit - std::min<std::uint64_t>(limit, kEventHead);
+}
+
 PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
     if (node_->fresh()) return raise_not_started();
+    const std::uint64_t limit = largest();
     for (const Message& event : events) {
         const std::size_t size = event.size + properties.size;
-        if (size > node_->options().max_message_bytes) {
-            return raise("MessageTooLarge", "an event of " + std::to_string(size) + " bytes is above max_message_bytes",
+        if (size > limit) {
+            return raise("MessageTooLarge",
+                         "an event of " + std::to_string(size) + " bytes is above max_message_bytes, here or of the broker",
                          facts("{sKsK}", "size", static_cast<unsigned long long>(size), "limit",
-                               static_cast<unsigned long long>(node_->options().max_message_bytes)));
+                               static_cast<unsigned long long>(limit)));
         }
     }
     const NodeOptions& options = node_->options();

@@ -66,6 +66,7 @@ class Outbox : public Pump {
     };
 
     PyObject* add(const std::vector<Message>& events, Message properties);
+    std::uint64_t largest();
     bool make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     bool full() const { return kept_.size() >= most_events_ || bytes_ >= most_bytes_; }
     PyObject* raise_trouble(std::unique_lock<std::mutex>& lock);

@@ -9,7 +9,6 @@ namespace {
 using Status = Attempt::Status;
 
 constexpr Nanos kTick = 2 * kMillisecond;  // how exact a replay at a speed is
-constexpr Nanos kLarge = 5 * kSecond;      // for one event that goes in fragments
 
 }  // namespace
 
@@ -136,7 +135,16 @@ bool Replay::send(bool& parked) {
         std::size_t taken = 0;
         tried = node_->try_views(target_->peer, target_->flow, session, {topic_, target_->number, 0},
                                  views_.data() + next_, count, taken);
-        if (tried.status == Status::large) taken = send_large(views_[next_]) ? 1 : 0;
+        if (tried.status == Status::large) {
+            const Outcome::Code code = send_large(views_[next_]);
+            if (code == Outcome::Code::too_large) {  // for this subscription, for ever: it misses it
+                ++target_->number;
+                ++next_;
+                missed_.fetch_add(1, std::memory_order_relaxed);
+                return true;
+            }
+            taken = code == Outcome::Code::ok ? 1 : 0;
+        }
         if (taken != 0) {
             target_->number += static_cast<std::uint32_t>(taken);
             next_ += taken;
@@ -152,18 +160,18 @@ bool Replay::send(bool& parked) {
 }
 
 // An event of many fragments, each of which has to be waited for.
-bool Replay::send_large(const EventView& view) {
+Outcome::Code Replay::send_large(const EventView& view) {
     Scheduler::Blocked blocked;
     const EventHead head = Passing{topic_, target_->number, 0}.head(view, 0);
     std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
     prefix.append(view.properties, view.head.properties);
     const Nanos began = now_ns();
-    Node::Sending sending{target_->peer, began + kLarge, began};
+    Node::Sending sending{target_->peer, began + large_patience(view.size), began};
     sending.only_in = target_->bound;
     const Interrupted interrupted = [&] { return closed_.load(std::memory_order_relaxed) || target_->gone(); };
     const Outcome outcome = node_->send_large(sending, kEventKind, {view.data, view.size}, &interrupted, 0,
                                               {prefix.data(), prefix.size()}, &target_->flow);
-    return outcome.ok() && sending.went;
+    return outcome.ok() && !sending.went ? Outcome::Code::interrupted : outcome.code;
 }
 
 }  // namespace antiphon::python

@@ -45,7 +45,7 @@ class Replay : public Pump, public log::Watcher, public Ticker {
     void introduce();
     bool read();
     bool send(bool& parked);
-    bool send_large(const EventView& view);
+    Outcome::Code send_large(const EventView& view);
     std::size_t due();
 
     const std::shared_ptr<log::Store> store_;

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import Broker, Bus, ConfigError, Event
+from antiphon import Broker, Bus, ConfigError, Event, NodeConfig
 from antiphon.testing import Child, Collected, Control, Proxy, eventually
 from integration.buses import PATIENCE, Events
 from integration.durables import record, recording, standing, take
@@ -103,6 +103,26 @@ def test_what_is_handled_is_acknowledged_while_the_next_one_takes_long(broker: B
             eventually(lambda: lag(broker, "d") == 1, PATIENCE)
         finally:
             going_on.set()
+        caught_up(broker, "d")
+
+
+def test_an_event_that_a_subscriber_cannot_take_holds_up_nothing(path: Path) -> None:
+    large = b"." * 1_000_000
+    small = NodeConfig(max_message_bytes=100_000)
+    with (
+        recording(path, max_attempts=2) as broker,
+        Bus(broker.address) as here,
+        Bus(broker.address, node_config=small) as there,
+    ):
+        record(here, "t", b"before", large, b"after")
+        events, replayed = Events(), Events()
+        there.subscribe("t", events, durable="d", start="earliest")
+        there.subscribe("t", replayed, start="earliest")
+        assert sorted(events.wait(2)) == [b"after", b"before"]
+        assert replayed.wait(2) == [b"before", b"after"]
+        assert replayed.items[1].missed == 1
+        dead = here.subscribe("$dead/d", start="earliest")
+        assert take(dead, 1)[0].data == large
         caught_up(broker, "d")
 
 

@@ -22,7 +22,9 @@ from antiphon import (
     Closed,
     ConfigError,
     Message,
+    MessageTooLarge,
     Node,
+    NodeConfig,
     PeerUnreachable,
     StoreFull,
     WouldBlock,
@@ -388,6 +390,23 @@ def test_what_was_written_before_the_disk_was_full_hides_nothing(small_disk: Pat
         published = publisher.statistics()["published"]
         eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
         assert len(in_log(small_disk / "store", "t")) == published
+
+
+def test_an_event_that_the_broker_cannot_take_is_refused_at_once(path: Path) -> None:
+    small = NodeConfig(max_message_bytes=100_000)
+    config = BrokerConfig(store=str(path))
+    with (
+        Broker("tcp://127.0.0.1:0", config=config, node_config=small) as broker,
+        Bus(broker.address) as bus,
+    ):
+        publisher = bus.publisher("t", record=True)
+        publisher.publish(b"first")
+        publisher.flush(PATIENCE)
+        with pytest.raises(MessageTooLarge):
+            publisher.publish(b"." * 100_000)
+        publisher.publish(b"." * 99_000)
+        publisher.flush(PATIENCE)
+    assert [len(data) for data in in_log(path, "t")] == [5, 99_000]
 
 
 def test_what_a_closed_publisher_gives_up_is_logged(

@@ -147,7 +147,9 @@ class Broker(Remembering, Owner):
             if self._state == "closed":
                 raise Closed("this broker was closed; make a new one", what="broker")
             if self.config.store is not None:
-                store = open_store(self.config.store, self.config)
+                store = open_store(
+                    self.config.store, self.config, self.node.config.max_message_bytes
+                )
                 self._recording = Recording(self.node, store, self.config)
             try:
                 recording = self._recording
