@@ -123,7 +123,7 @@ void Delivery::add_log(std::uint32_t number, std::string name, std::shared_ptr<l
 
 void Delivery::join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
                     std::size_t capacity) {
-    leave(peer.id, flow);
+    leave(peer.id, flow, false);
     {
         std::lock_guard lock(mutex_);
         members_.emplace(Key{peer.id, flow}, Member{peer, node_->subscription_flow(peer, incarnation, flow, least_charge),
@@ -133,14 +133,13 @@ void Delivery::join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, s
 }
 
 // What it had and has not acknowledged is for the others, or for the next one.
-void Delivery::leave(std::uint16_t peer, std::uint32_t flow) {
+void Delivery::leave(std::uint16_t peer, std::uint32_t flow, bool blame) {
     if (node_->forked()) return;
     {
         std::lock_guard lock(mutex_);
         const auto found = members_.find({peer, flow});
         if (found == members_.end()) return;
-        // The one that it has had for longest may be why it went.
-        const Out* first = nullptr;
+        const Out* first = nullptr;  // the one that it has had for longest
         for (const auto& [number, lane] : found->second.lanes) {
             const auto open = std::find_if(lane.out.begin(), lane.out.end(), [](const Out& out) { return !out.settled; });
             if (open != lane.out.end() && (first == nullptr || open->deadline < first->deadline)) first = &*open;
@@ -148,7 +147,7 @@ void Delivery::leave(std::uint16_t peer, std::uint32_t flow) {
         for (auto& [number, lane] : found->second.lanes) {
             lane.target->left.store(true, std::memory_order_seq_cst);
             for (Out& out : lane.out) {
-                if (!out.settled) again(std::move(out.item), true, &out == first);
+                if (!out.settled) again(std::move(out.item), true, blame && &out == first);
             }
         }
         members_.erase(found);

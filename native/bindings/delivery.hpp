@@ -55,7 +55,8 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     void add_log(std::uint32_t topic, std::string name, std::shared_ptr<log::Log> log, const log::Start& start,
                  std::uint64_t next, Ranges pending);
     void join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge, std::size_t capacity);
-    void leave(std::uint16_t peer, std::uint32_t flow);
+    // `blame`: it has died, perhaps of the event that it had for longest.
+    void leave(std::uint16_t peer, std::uint32_t flow, bool blame);
     // It gets nothing more, and may acknowledge what it has; how many that is.
     std::size_t dismiss(std::uint16_t peer, std::uint32_t flow);
     void acknowledge(std::uint16_t peer, const AckRange& range);

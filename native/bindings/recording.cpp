@@ -205,10 +205,10 @@ void add_recording(nb::module_& m) {
     nb::class_<Delivery>(m, "DeliveryCore", nb::is_weak_referenceable())
         .def("add_log", &add_log_to, "store"_a, "name"_a, "topic"_a, "at"_a, "value"_a, "next"_a, "pending"_a)
         .def("join", &join, "node"_a, "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "capacity"_a)
-        .def("leave", [](Delivery& self, std::uint16_t peer, std::uint32_t flow) {
+        .def("leave", [](Delivery& self, std::uint16_t peer, std::uint32_t flow, bool blame) {
             Released released;
-            self.leave(peer, flow);
-        }, "peer"_a, "flow"_a)
+            self.leave(peer, flow, blame);
+        }, "peer"_a, "flow"_a, "blame"_a)
         .def("dismiss", [](Delivery& self, std::uint16_t peer, std::uint32_t flow) {
             Released released;
             return self.dismiss(peer, flow);

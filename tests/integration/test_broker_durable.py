@@ -126,6 +126,15 @@ def test_an_event_that_a_subscriber_cannot_take_holds_up_nothing(path: Path) -> 
         caught_up(broker, "d")
 
 
+def test_what_a_subscription_had_when_it_was_closed_is_not_to_blame(path: Path) -> None:
+    with recording(path, max_attempts=2) as broker, Bus(broker.address) as bus:
+        record(bus, "t", b"one")
+        for attempt in range(1, 6):
+            with bus.subscribe("t", durable="d", start="earliest", ack="manual") as sub:
+                event = take(sub, 1)[0]  # and does nothing with it
+                assert (event.data, event.attempt) == (b"one", attempt)
+
+
 def test_latest_is_remembered_from_the_first_time_on(broker: Broker) -> None:
     with Bus(broker.address) as here:
         record(here, "t", b"before")

@@ -208,11 +208,12 @@ class Deliveries:
         # One that ends in good order handles what it has, and acknowledges it.
         said_all = place in self._said_all
         self._said_all.discard(place)
-        busy = held.core.dismiss(peer, flow) and self._node._is_connected(peer)
+        connected = self._node._is_connected(peer)
+        busy = held.core.dismiss(peer, flow) and connected
         if busy and not said_all:
             self._leaving[place] = time.monotonic() + self._config.ack_timeout
         else:
-            self.release(place)
+            self.release(place, blame=not connected and not said_all)
         if not held.members and held.waiting:
             _, interest = held.waiting.popitem()
             self._join(held, interest, recorded)
@@ -225,8 +226,11 @@ class Deliveries:
         else:
             self.release(place)
 
-    def release(self, place: tuple[int, int]) -> None:
-        """What one who has left has not acknowledged is for the others; any place."""
+    def release(self, place: tuple[int, int], blame: bool = False) -> None:
+        """What one who has left has not acknowledged is for the others; any place.
+
+        ``blame``: it did not leave in good order, and an event may be why.
+        """
         held = self._held.get(place)
         if held is None or place in held.members:
             return
@@ -234,7 +238,7 @@ class Deliveries:
         self._leaving.pop(place, None)
         if held.core is None:
             return
-        held.core.leave(*place)
+        held.core.leave(*place, blame)
         if held.saved is None and not held.members and held not in self._held.values():
             held.core.close()
             del self._all[held.key]
