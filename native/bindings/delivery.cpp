@@ -1,6 +1,7 @@
 #include "bindings/delivery.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/wait.hpp"
 #include "bindings/python.hpp"
@@ -14,6 +15,7 @@ using Status = Attempt::Status;
 
 constexpr Nanos kTick = 20 * kMillisecond;
 constexpr Nanos kPause = 50 * kMillisecond;      // before the second attempt; four times that before each further one
+constexpr Nanos kReadAgain = kSecond;            // after a log could not be read
 constexpr Nanos kBuryAgain = kSecond;            // after the log of dead letters did not take one
 constexpr std::size_t kAtOnce = 256;             // events of one attempt
 constexpr Nanos kNumberRests = 60 * kSecond;     // before it is used again: as with a broker's
@@ -301,7 +303,7 @@ void Delivery::look_at_deadlines(Nanos now) {
         one = dying_.erase(one);
     }
     for (Item& item : once_more) bury(std::move(item));
-    timed_.store(any || !dying_.empty() || !again_.empty(), std::memory_order_relaxed);
+    timed_.store(any || !dying_.empty() || !again_.empty() || read_failed_, std::memory_order_relaxed);
 }
 
 // --- handing out ----------------------------------------------------------------------------------
@@ -324,7 +326,10 @@ bool Delivery::run_slice(Nanos until) {
             send(*member, one, 1, lock);
             if (!one.empty()) again_.push_front(std::move(one.front()));
         } else {
-            if (fresh_.empty() && !read()) return false;
+            if (fresh_.empty()) {
+                const Found found = read(until);
+                if (found != Found::some) return found == Found::later;
+            }
             // Several members get a part each, so that none has much while another has nothing.
             const std::size_t part = (fresh_.size() + members_.size() - 1) / members_.size();
             send(*member, fresh_, std::min(part, member->capacity - member->out), lock);
@@ -347,23 +352,29 @@ Delivery::Member* Delivery::choose() {
 
 bool Delivery::wants(const log::Record& record, Topic& topic) const {
     if (record.sequence < topic.resumed) {
-        const bool pending = std::any_of(topic.redo.begin(), topic.redo.end(), [&](const auto& range) {
-            return range.first <= record.sequence && record.sequence <= range.second;
-        });
-        if (!pending) return false;
+        const auto behind = std::upper_bound(topic.redo.begin(), topic.redo.end(), record.sequence,
+                                             [](std::uint64_t sequence, const auto& range) { return sequence < range.first; });
+        if (behind == topic.redo.begin() || std::prev(behind)->second < record.sequence) return false;
     }
     return !where_ || where_->matches(match::Properties(record.properties));
 }
 
-// One batch of one topic; the topics take turns. False: there is nothing new.
-bool Delivery::read() {
+// One batch of one topic; the topics take turns. What nobody wants is passed over for one slice at a time.
+Delivery::Found Delivery::read(Nanos until) {
+    read_failed_ = false;
     auto at = topics_.upper_bound(last_read_);
     for (std::size_t i = 0; i < topics_.size(); ++i, ++at) {
         if (at == topics_.end()) at = topics_.begin();
         Topic& topic = at->second;
         if (!topic.reader) continue;
+        if (topic.rests_until > now_ns()) {
+            read_failed_ = true;
+            continue;
+        }
+        topic.rests_until = 0;
         log::Batch batch;
-        while (topic.reader->next(batch, 0) == log::Read::batch) {
+        log::Read got;
+        while ((got = topic.reader->next(batch, 0)) == log::Read::batch) {
             last_read_ = at->first;
             topic.missed += topic.reader->missed();
             counts_.missed += topic.reader->missed();
@@ -380,10 +391,19 @@ bool Delivery::read() {
             }
             topic.next = std::max(topic.next, batch.head.next());
             version_.fetch_add(1, std::memory_order_relaxed);
-            if (!fresh_.empty()) return true;
+            if (!fresh_.empty()) return Found::some;
+            if (now_ns() >= until) return Found::later;
+        }
+        if (got == log::Read::failed) {
+            read_failed_ = true;
+            topic.rests_until = now_ns() + kReadAgain;
+            timed_.store(true, std::memory_order_relaxed);
+        } else if (topic.reader->position() > topic.next) {
+            topic.next = topic.reader->position();  // what was passed over to find where it begins
+            version_.fetch_add(1, std::memory_order_relaxed);
         }
     }
-    return false;
+    return Found::none;
 }
 
 // Of the front, as many as follow each other of one topic. What goes is out; the rest stays.

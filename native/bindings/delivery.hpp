@@ -105,6 +105,7 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         std::set<std::uint64_t> pending;  // read, and not acknowledged
         std::uint64_t missed = 0;         // before the next one
         std::size_t open = 0;             // pushed, and not acknowledged
+        Nanos rests_until = 0;            // its log could not be read
     };
     struct Lane {
         std::shared_ptr<Target> target;
@@ -123,7 +124,8 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
 
     std::uint32_t number_of(const std::string& name);
     void forget_idle();
-    bool read();
+    enum class Found { some, none, later };  // later: there may be something behind what was passed over
+    Found read(Nanos until);
     bool wants(const log::Record& record, Topic& topic) const;
     Member* choose();
     bool send(Member& member, std::deque<Item>& from, std::size_t most, std::unique_lock<std::mutex>& lock);
@@ -162,6 +164,7 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     std::deque<Item> fresh_, again_;
     std::unordered_map<std::uint64_t, Item> dying_;  // on their way to the dead letters
     std::uint64_t tokens_ = 0;
+    bool read_failed_ = false;  // of some topic, which is tried again
     Counts counts_;
 
     std::mutex receipts_mutex_;  // the log thread's alone to wait for
