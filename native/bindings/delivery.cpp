@@ -18,6 +18,9 @@ constexpr Nanos kPause = 50 * kMillisecond;      // before the second attempt; f
 constexpr Nanos kReadAgain = kSecond;            // after a log could not be read
 constexpr Nanos kBuryAgain = kSecond;            // after the log of dead letters did not take one
 constexpr std::size_t kAtOnce = 256;             // events of one attempt
+constexpr std::size_t kMostAgain = 16384;        // that were handed back; no more are read meanwhile
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // that one member has, and one event more
+constexpr std::size_t kPlaces = 16;              // for each event that it may have: of those that were settled out of turn
 constexpr Nanos kNumberRests = 60 * kSecond;     // before it is used again: as with a broker's
 
 // MessagePack: a map's length, a short text, a number.
@@ -103,6 +106,7 @@ void Delivery::close() {
 void Delivery::add_log(std::uint32_t number, std::string name, std::shared_ptr<log::Log> log, const log::Start& start,
                        std::uint64_t next, Ranges pending) {
     log::Start from = start;
+    std::sort(pending.begin(), pending.end());
     if (next != 0) {
         from = {log::Start::At::sequence, pending.empty() ? next : std::min(next, pending.front().first), 0};
     }
@@ -177,7 +181,7 @@ void Delivery::acknowledge(std::uint16_t peer, const AckRange& range) {
                                     [](const Out& one, std::uint32_t number) { return one.number < number; });
         for (; out != lane.out.end() && out->number <= range.last; ++out) {
             if (out->settled) continue;
-            out->settled = true;
+            settle(member->second, *out);
             if (range.verdict == AckRange::done) {
                 ++counts_.acknowledged;
                 finish(out->item);
@@ -186,16 +190,21 @@ void Delivery::acknowledge(std::uint16_t peer, const AckRange& range) {
             }
             out->item.bytes = {};
         }
-        settle(member->second, lane);
+        drop_settled(lane);
     }
     nudge();
 }
 
-// Drops what is done with from the front. With the mutex, as all below.
-void Delivery::settle(Member& member, Lane& lane) {
+// With the mutex, as all below.
+void Delivery::settle(Member& member, Out& out) {
+    out.settled = true;
+    --member.out;
+    member.bytes -= out.bytes;
+}
+
+// Those at the front. One that is open keeps the places of those behind it, and not their room.
+void Delivery::drop_settled(Lane& lane) {
     while (!lane.out.empty() && lane.out.front().settled) lane.out.pop_front();
-    member.out = 0;
-    for (const auto& [number, one] : member.lanes) member.out += one.out.size();
 }
 
 void Delivery::finish(const Item& item) {
@@ -216,7 +225,7 @@ void Delivery::again(Item&& item, bool at_once, bool strike) {
     Nanos pause = kPause;
     for (unsigned i = 1; i < item.strikes && pause < options_.ack_timeout; ++i) pause *= 4;
     item.not_before = at_once ? 0 : now_ns() + std::min(pause, options_.ack_timeout);
-    again_.push_back(std::move(item));
+    again_.emplace(item.not_before, std::move(item));
     timed_.store(true, std::memory_order_relaxed);
 }
 
@@ -285,11 +294,12 @@ void Delivery::look_at_deadlines(Nanos now) {
             for (Out& out : lane.out) {
                 if (out.settled) continue;
                 if (out.deadline > now) break;  // they were sent in this order
-                out.settled = late = true;
+                settle(member, out);
+                late = true;
                 again(std::move(out.item), true, true);
                 out.item.bytes = {};
             }
-            if (late) settle(member, lane);
+            if (late) drop_settled(lane);
             any = any || !lane.out.empty();
         }
     }
@@ -318,15 +328,17 @@ bool Delivery::run_slice(Nanos until) {
         if (member == nullptr) return false;
         const Nanos now = now_ns();
         // Those whose time has come first; they are few.
-        const auto due = std::find_if(again_.begin(), again_.end(), [&](const Item& one) { return one.not_before <= now; });
-        if (due != again_.end()) {
+        const auto due = again_.begin();
+        if (due != again_.end() && due->first <= now) {
             std::deque<Item> one;
-            one.push_back(std::move(*due));
+            one.push_back(std::move(due->second));
             again_.erase(due);
             send(*member, one, 1, lock);
-            if (!one.empty()) again_.push_front(std::move(one.front()));
+            if (!one.empty()) again_.emplace(one.front().not_before, std::move(one.front()));
         } else {
             if (fresh_.empty()) {
+                // When so many wait to be tried again, or buried, that is tried first: the timers come back to it.
+                if (again_.size() + dying_.size() >= kMostAgain) return false;
                 const Found found = read(until);
                 if (found != Found::some) return found == Found::later;
             }
@@ -344,7 +356,7 @@ bool Delivery::run_slice(Nanos until) {
 Delivery::Member* Delivery::choose() {
     Member* best = nullptr;
     for (auto& [key, member] : members_) {
-        if (member.blocked || member.out >= member.capacity) continue;
+        if (member.blocked || member.out >= member.capacity || member.bytes >= kMostBytes) continue;
         if (best == nullptr || member.out < best->out) best = &member;
     }
     return best;
@@ -415,6 +427,10 @@ bool Delivery::send(Member& member, std::deque<Item>& from, std::size_t most, st
         lane.target = std::make_shared<Target>(member.peer, member.flow, member.incarnation,
                                                static_cast<std::uint32_t>(random_u64()), nullptr);
     }
+    if (lane.out.size() >= kPlaces * member.capacity) {  // behind one that it keeps for very long
+        member.blocked = true;
+        return false;
+    }
     Target& target = *lane.target;
     std::vector<EventView> views;
     for (const Item& item : from) {
@@ -460,7 +476,9 @@ void Delivery::sent(Member& member, Lane& lane, std::deque<Item>& from, std::siz
         Item item = std::move(from.front());
         from.pop_front();
         ++item.attempts;
-        lane.out.push_back({lane.target->number++, deadline, false, std::move(item)});
+        const std::size_t bytes = item.bytes.size();
+        member.bytes += bytes;
+        lane.out.push_back({lane.target->number++, deadline, bytes, false, std::move(item)});
     }
     member.out += count;
     counts_.delivered += count;
@@ -501,11 +519,11 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
     const bool open = !out.empty() && out.back().number == number && !out.back().settled;
     if (open && went) out.back().deadline = now_ns() + options_.ack_timeout;
     if (!open || went) return went;
+    settle(found->second, out.back());
     Item item = std::move(out.back().item);
     out.pop_back();
     --target->number;
     --item.attempts;
-    --found->second.out;
     --counts_.delivered;
     if (outcome.code == Outcome::Code::too_large) {  // for this member, for ever
         again(std::move(item), false, true);
@@ -565,14 +583,17 @@ void Delivery::push(const std::string& name, std::uint16_t source, const std::ve
         for (const EventView& view : views) {
             const std::string_view properties(view.properties, view.head.properties);
             if (where_ && !where_->matches(match::Properties(properties))) continue;
-            while (fresh_.size() >= options_.most_waiting && !closed_.load(std::memory_order_relaxed) && now_ns() < until) {
+            // Where nobody takes anything, one wait is enough: the publisher's other subscriptions wait with it.
+            starved_ = starved_ && !has_room();
+            while (!has_room() && !starved_ && !closed_.load(std::memory_order_relaxed)) {
                 lock.unlock();
                 nudge();
                 lock.lock();
                 Scheduler::Blocked blocked;
-                if (fresh_.size() >= options_.most_waiting) wait_until(*room_, lock, until);
+                if (!has_room()) wait_until(*room_, lock, until);
+                starved_ = !has_room() && now_ns() >= until;
             }
-            if (fresh_.size() >= options_.most_waiting || closed_.load(std::memory_order_relaxed)) {
+            if (!has_room() || closed_.load(std::memory_order_relaxed)) {
                 ++counts_.dropped;
                 ++topics_[number_of(name)].missed;
                 continue;

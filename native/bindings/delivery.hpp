@@ -92,6 +92,7 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     struct Out {
         std::uint32_t number;
         Nanos deadline;
+        std::size_t bytes;  // of the item, which may be elsewhere by now
         bool settled;
         Item item;
     };
@@ -115,7 +116,7 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         Peer& peer;
         OutFlow& flow;
         std::uint64_t incarnation;
-        std::size_t capacity, out = 0;
+        std::size_t capacity, out = 0, bytes = 0;  // without an acknowledgement
         bool blocked = false;  // in this slice
         std::unordered_map<std::uint32_t, Lane> lanes{};
     };
@@ -131,7 +132,9 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     bool send(Member& member, std::deque<Item>& from, std::size_t most, std::unique_lock<std::mutex>& lock);
     bool send_large(Member& member, Lane& lane, std::deque<Item>& from, std::unique_lock<std::mutex>& lock);
     void sent(Member& member, Lane& lane, std::deque<Item>& from, std::size_t count);
-    void settle(Member& member, Lane& lane);
+    void settle(Member& member, Out& out);
+    void drop_settled(Lane& lane);
+    bool has_room() const { return fresh_.size() + again_.size() < options_.most_waiting; }
     void finish(const Item& item);
     void again(Item&& item, bool at_once, bool strike);
     LogMark mark_of(const Item& item) const {
@@ -161,7 +164,9 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     std::uint32_t next_number_ = std::uint32_t{1} << 31;
     std::uint32_t last_read_ = 0;  // topics take turns
     std::map<Key, Member> members_;
-    std::deque<Item> fresh_, again_;
+    std::deque<Item> fresh_;
+    std::multimap<Nanos, Item> again_;  // by when they may be tried
+    bool starved_ = false;              // somebody has waited for room in vain, and there is none since
     std::unordered_map<std::uint64_t, Item> dying_;  // on their way to the dead letters
     std::uint64_t tokens_ = 0;
     bool read_failed_ = false;  // of some topic, which is tried again
