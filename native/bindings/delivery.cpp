@@ -124,6 +124,7 @@ void Delivery::add_log(std::uint32_t number, std::string name, std::shared_ptr<l
         version_.fetch_add(1, std::memory_order_relaxed);
     }
     log->watch(std::static_pointer_cast<Delivery>(shared_from_this()));
+    if (closed_.load()) log->unwatch(this);  // meanwhile, and perhaps before it was watched
     nudge();
 }
 

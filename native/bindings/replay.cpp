@@ -8,6 +8,7 @@ namespace {
 
 using Status = Attempt::Status;
 
+constexpr Nanos kReadAgain = kSecond;      // after the log could not be read
 constexpr Nanos kTick = 2 * kMillisecond;  // how exact a replay at a speed is
 
 }  // namespace
@@ -39,9 +40,9 @@ void Replay::close() {
     if (closed_.exchange(true) || node_->forked()) return;
     target_->left.store(true, std::memory_order_seq_cst);
     target_->peer.wake();
-    if (ticks_) node_->timers().remove(*this);
     if (watches_) log_->unwatch(this);
     retire();
+    if (ticks_) node_->timers().remove(*this);  // a slice may have set it, and none runs any more
 }
 
 bool Replay::run_slice(Nanos until) {
@@ -89,7 +90,11 @@ bool Replay::read() {
     next_ = 0;
     while (!closed_.load(std::memory_order_relaxed)) {
         log::Batch batch;
-        if (reader_.next(batch, 0) != log::Read::batch) return false;
+        const log::Read got = reader_.next(batch, 0);
+        if (got == log::Read::failed && !ticks_) {  // nobody else says that it may be read again
+            ticks_ = node_->timers().add(*this, now_ns() + kReadAgain, kReadAgain);
+        }
+        if (got != log::Read::batch) return false;
         if (const std::uint64_t missed = reader_.missed()) {
             missed_.fetch_add(missed, std::memory_order_relaxed);
             target_->number += static_cast<std::uint32_t>(std::min<std::uint64_t>(missed, UINT32_MAX / 4));
