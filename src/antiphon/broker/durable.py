@@ -267,8 +267,8 @@ class Deliveries:
 
     # --- positions --------------------------------------------------------------------------
 
-    def moved(self) -> list[tuple[Key, Saved]]:
-        """Those that are to be written, as they stand now; for `write`."""
+    def moved(self) -> list[Key]:
+        """Those that are to be written; for `write`."""
         found = []
         for delivery in self._all.values():
             core = delivery.core
@@ -276,21 +276,24 @@ class Deliveries:
                 continue
             delivery.written = core.version
             self._note(delivery)
-            found.append((delivery.key, msgspec.structs.replace(delivery.saved)))
+            found.append(delivery.key)
         return found
 
-    def write(self, moved: list[tuple[Key, Saved]]) -> None:
-        """Without the broker's lock: the disk may take its time."""
-        for key, saved in moved:
+    def write(self, moved: list[Key]) -> None:
+        """Without the broker's lock: the disk may take its time.
+
+        What is written is what is known by then: another may have saved something meanwhile.
+        """
+        for key in moved:
             with self._writing:
                 delivery = self._all.get(key)
-                if delivery is None or self._positions is None:
+                if delivery is None or delivery.saved is None or self._positions is None:
                     continue  # it was forgotten meanwhile
                 try:
-                    self._positions.save(saved)
+                    self._positions.save(delivery.saved)
                 except OSError as error:
                     delivery.written = -1
-                    log.error("the position of %r was not written: %s", saved.name, error)
+                    log.error("the position of %r was not written: %s", delivery.name, error)
 
     def _save(self, delivery: _Delivery) -> None:
         """At once: it is new, or its file says something that must not be done twice."""
