@@ -328,8 +328,7 @@ class Broker(Remembering, Owner):
             return
         if named(interest):
             if self._deliveries is not None:
-                recorded = self._recorded(interest.pattern)
-                self._deliveries.went(peer, subscribed.flow, recorded)
+                self._deliveries.went(peer, subscribed.flow, self._recorded)
             self._route_groups(interest.pattern)
             return
         for number in self._index.matching(interest.pattern):

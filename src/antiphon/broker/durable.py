@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,8 +197,11 @@ class Deliveries:
             [] if known is None else known.pending,
         )
 
-    def went(self, peer: int, flow: int, recorded: dict[str, int]) -> None:
-        """A subscription with a name has gone; what it has not acknowledged is for the next one."""
+    def went(self, peer: int, flow: int, recorded: Callable[[Pattern], dict[str, int]]) -> None:
+        """A subscription with a name has gone; what it has not acknowledged is for the next one.
+
+        ``recorded``: the topics that match, for that one.
+        """
         place = (peer, flow)
         for delivery in self._all.values():
             delivery.waiting.pop(place, None)
@@ -216,7 +220,7 @@ class Deliveries:
             self.release(place, blame=not connected and not said_all)
         if not held.members and held.waiting:
             _, interest = held.waiting.popitem()
-            self._join(held, interest, recorded)
+            self._join(held, interest, recorded(interest.pattern))
 
     def said_all(self, place: tuple[int, int]) -> None:
         """A subscription was closed and acknowledges nothing more; that it has gone may follow."""

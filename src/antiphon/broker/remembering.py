@@ -14,7 +14,7 @@ from antiphon._core import Handle, RouteCore, fork_route, make_group_route
 from antiphon.broker.durable import Deliveries, dead_topic
 from antiphon.broker.recording import Recording, no_store
 from antiphon.broker.routes import Route, Topic, meant, named
-from antiphon.errors import ConfigError
+from antiphon.errors import AntiphonError, ConfigError
 from antiphon.topics.asking import Claim
 from antiphon.topics.names import Pattern, TopicIndex, check_topic
 from antiphon.topics.neighbours import Interest, Interests
@@ -102,14 +102,14 @@ class Remembering:
         except ConfigError as error:
             log.warning("client %d: %s", interest.peer, error)
             return
-        if interest.wish.durable is not None:
-            if self._recording is None:
-                log.warning("client %d wants a durable subscription: no store", interest.peer)
-                return
-            self._start_recording(self._topic(dead_topic(interest.wish.durable)))
+        if interest.wish.durable is not None and self._recording is None:
+            log.warning("client %d wants a durable subscription: no store", interest.peer)
+            return
         try:
+            if interest.wish.durable is not None:
+                self._start_recording(self._topic(dead_topic(interest.wish.durable)))
             self._deliveries.came(interest, self._recorded(interest.pattern))
-        except OSError as error:
+        except (OSError, AntiphonError) as error:
             log.error("client %d has no durable subscription: %s", interest.peer, error)
         self._route_groups(interest.pattern)
 
