@@ -14,10 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from antiphon._core import DeliveryCore, make_delivery
 from antiphon.broker.config import BrokerConfig
+from antiphon.broker.letters import Letters
 from antiphon.broker.positions import Place, Positions, Saved
 from antiphon.broker.recording import beginning
 from antiphon.broker.store import Store
@@ -38,7 +37,6 @@ _CLAIMED = 5.0  # seconds for which a name is kept for the one who asked
 _MOST_OUT, _MOST_OUT_OF_GROUP = 4096, 64  # events of one member without an acknowledgement
 _MOST_PUSHED = 4096  # events of topics that are not recorded, which wait for a member
 _DEAD = "$dead/"
-_OURS = ("dead.topic", "dead.sequence", "dead.attempts")
 
 Key = tuple[str, ...]
 
@@ -80,6 +78,7 @@ class Deliveries:
         self._held: dict[tuple[int, int], _Delivery] = {}
         self._claimed: dict[str, tuple[int, float]] = {}
         self._writing = threading.Lock()
+        self._replaying = threading.Lock()  # before the broker's
         self._leaving: dict[tuple[int, int], float] = {}
         self._said_all: set[tuple[int, int]] = set()
         for saved in [] if self._positions is None else self._positions.load():
@@ -354,31 +353,26 @@ class Deliveries:
             )
         return sorted(found, key=lambda one: str(one["name"]))
 
-    def replay_dead(self, name: str, limit: int) -> int:
-        """Dead letters that were not replayed before go back to their topics; how many did."""
-        delivery = self._all.get(("durable", name))
-        if delivery is None or delivery.saved is None or self._store is None:
-            raise ConfigError(f"there is no durable subscription {name!r}", setting="durable")
-        done = 0
-        reader = self._store.reader(dead_topic(name), delivery.saved.dead_replayed + 1)
-        for record in reader:
-            if limit and done >= limit:
-                break
-            properties = msgspec.msgpack.decode(record.properties, type=dict[str, Any])
-            topic = str(properties["dead.topic"])
-            kept = {key: value for key, value in properties.items() if key not in _OURS}
-            self._store.append(
-                topic,
-                record.data,
-                properties=msgspec.msgpack.encode(kept) if kept else b"",
-                time_ns=record.time_ns,
-                source=record.source,
-            )
-            delivery.saved.dead_replayed = record.sequence
-            done += 1
-        if done:
-            self._save(delivery)
-        return done
+    def replay_dead(self, name: str, limit: int, lock: threading.RLock) -> int:
+        """Dead letters that were not replayed before go back to their topics; how many did.
+
+        Without the broker's lock, which is taken for moments: the disk may take its time.
+        """
+        with self._replaying:
+            with lock:
+                delivery = self._all.get(("durable", name))
+                if delivery is None or delivery.saved is None or self._store is None:
+                    raise ConfigError(f"there is no durable subscription {name!r}", setting="durable")
+                before = delivery.saved.dead_replayed
+                sending = Letters(self._store, dead_topic(name), before)
+            try:
+                return sending.send(limit)
+            finally:  # those that went are not sent once more
+                with lock:
+                    known = self._all.get(delivery.key) is delivery
+                    if known and delivery.saved is not None and sending.replayed != before:
+                        delivery.saved.dead_replayed = sending.replayed
+                        self._save(delivery)
 
     def end(self) -> None:
         """Nothing is handed out any more; acknowledgements still count."""

@@ -161,4 +161,5 @@ class Remembering:
 
     def _replay_dead(self, source: int, name: str, limit: int) -> int:
         with self._lock:
-            return self._known_deliveries().replay_dead(name, limit)
+            deliveries = self._known_deliveries()
+        return deliveries.replay_dead(name, limit, self._lock)
