@@ -135,6 +135,19 @@ def test_what_a_subscription_had_when_it_was_closed_is_not_to_blame(path: Path) 
                 assert (event.data, event.attempt) == (b"one", attempt)
 
 
+def test_one_event_that_is_kept_for_long_stops_no_others(broker: Broker) -> None:
+    with Bus(broker.address) as bus:
+        record(bus, "t", *numbers(0, 50))
+        with bus.subscribe("t", durable="d", start="earliest", ack="manual", capacity=5) as sub:
+            kept = sub.receive(PATIENCE)
+            for i in range(1, 50):
+                event = sub.receive(PATIENCE)
+                assert event.data == b"%d" % i
+                event.ack()
+            kept.ack()
+            caught_up(broker, "d")
+
+
 def test_latest_is_remembered_from_the_first_time_on(broker: Broker) -> None:
     with Bus(broker.address) as here:
         record(here, "t", b"before")
@@ -191,6 +204,7 @@ def test_dead_letters_are_replayed_once(broker: Broker) -> None:
         bus.subscribe("t", handler, durable="d", start="earliest")
         assert take(bus.subscribe("$dead/d", start="earliest"), 1)[0].data == b"one"
         fails = False
+        record(bus, "$dead/d", b"no letter")  # anybody may publish there
         assert broker._replay_dead(0, "d", 0) == 1
         assert broker._replay_dead(0, "d", 0) == 0
         event = handled.first(1, PATIENCE)[0]

@@ -379,10 +379,9 @@ def test_what_was_written_before_the_disk_was_full_hides_nothing(small_disk: Pat
     ):
         publisher = bus.publisher("t", record=True)
         # In parts, so that some of it is written well before there is no space left.
-        with pytest.raises(StoreFull, match="no space left"):
+        with contextlib.suppress(StoreFull):
             for _ in range(64):
                 publisher.publish_many([b"." * 10_000] * 16)
-            publisher.flush(PATIENCE)
         eventually(lambda: publisher.statistics()["acknowledged"] > 0, PATIENCE)
         with pytest.raises(StoreFull, match="no space left"):
             publisher.flush(PATIENCE)
@@ -462,7 +461,7 @@ def publish_as(control: Control, address: str, id: int) -> None:
 def test_a_client_that_begins_another_life_is_recorded_from_its_first_event_on(
     broker: Broker, path: Path
 ) -> None:
-    """Its publisher has the number of the one before, whose way through the broker is still there."""
+    """Its publisher has the number of the one before, whose way into the log is still there."""
     with Bus(broker.address) as there:
         other = there.publisher("t", record=True)  # so the broker asks for the topic all the time
         other.publish(b"other")

@@ -362,7 +362,9 @@ class Deliveries:
             with lock:
                 delivery = self._all.get(("durable", name))
                 if delivery is None or delivery.saved is None or self._store is None:
-                    raise ConfigError(f"there is no durable subscription {name!r}", setting="durable")
+                    raise ConfigError(
+                        f"there is no durable subscription {name!r}", setting="durable"
+                    )
                 before = delivery.saved.dead_replayed
                 sending = Letters(self._store, dead_topic(name), before)
             try:

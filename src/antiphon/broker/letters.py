@@ -22,7 +22,7 @@ _PATIENCE = 30.0
 
 
 class Letters:
-    """The dead letters of one subscription behind a sequence. ``replayed``: how far they are back."""
+    """Those of one subscription behind a sequence. ``replayed``: up to which they are back."""
 
     def __init__(self, store: Store, topic: str, replayed: int) -> None:
         self._store = store

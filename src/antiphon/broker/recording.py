@@ -28,7 +28,10 @@ _QUEUE = 16 << 20  # bytes that wait to be written, beside the largest event
 
 
 def open_store(path: str | os.PathLike[str], config: BrokerConfig, largest: int) -> Store:
-    """``largest``: of an event. Raises `ConfigError` for a directory that another broker has, or that is no store."""
+    """Raises `ConfigError` for a directory that another broker has, or that is no store.
+
+    ``largest``: bytes of an event.
+    """
     return Store(
         path,
         fsync=config.fsync,  # type: ignore[arg-type]
