@@ -449,11 +449,13 @@ def test_nothing_is_published_behind_the_back_of_a_close(broker: Broker, path: P
 
 def publish_as(control: Control, address: str, id: int) -> None:
     """One life of a client with an id of its own, until it is killed."""
+    from antiphon import Bus, Node
+
     with Node(id) as node, Bus(address, node=node) as bus:
-        record(bus, "other", b"so that its publishers are counted on")
+        bus.publisher("other", record=True).close()
         publisher = bus.publisher("t", record=True)
         publisher.publish_many([b"before %d" % i for i in range(10)])
-        publisher.flush(PATIENCE)
+        publisher.flush(10)
         control.tell("flushed", number=publisher._number)
         control.hear()
 

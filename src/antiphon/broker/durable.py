@@ -371,8 +371,7 @@ class Deliveries:
                 return sending.send(limit)
             finally:  # those that went are not sent once more
                 with lock:
-                    known = self._all.get(delivery.key) is delivery
-                    if known and delivery.saved is not None and sending.replayed != before:
+                    if self._all.get(delivery.key) is delivery and sending.replayed != before:
                         delivery.saved.dead_replayed = sending.replayed
                         self._save(delivery)
 
