@@ -79,7 +79,7 @@ class Answer(msgspec.Struct, array_like=True):
     error: str = ""
     text: str = ""
     facts: Any = None
-    details: dict[str, str | int | None] = {}
+    details: dict[str, str | int] = {}
     """Of the error: what it has as attributes."""
 
     @classmethod
