@@ -1,15 +1,22 @@
 #include "bindings/acks.hpp"
 
+#include <algorithm>
+
 namespace antiphon::python {
 
 namespace {
 
 constexpr std::size_t kAtOnce = 1024;  // ranges in one message
 
+// A connection that is only being given back is not lost: what is said goes with the next one.
+bool gone(Peer& peer, const Attempt& tried) {
+    return tried.status == Attempt::Status::not_connected && peer.session.load(std::memory_order_seq_cst) == 0;
+}
+
 }  // namespace
 
-void Acks::add(const AckOf& event, AckRange::Verdict verdict) {
-    if (event.broker == 0) return;
+bool Acks::add(const AckOf& event, AckRange::Verdict verdict) {
+    if (event.broker == 0) return false;
     std::lock_guard lock(mutex_);
     if (broker_ != event.broker) ranges_.clear();  // another one: the one before hands them out again
     broker_ = event.broker;
@@ -18,22 +25,26 @@ void Acks::add(const AckOf& event, AckRange::Verdict verdict) {
         if (last.topic == event.topic && last.epoch == event.epoch && last.verdict == verdict &&
             last.last + 1 == event.number) {
             last.last = event.number;
-            return;
+            return false;
         }
     }
     ranges_.push_back({flow_, event.topic, event.epoch, event.number, event.number, verdict});
+    return ranges_.size() == 1;
 }
 
 void Acks::send() {
     std::lock_guard lock(mutex_);
     Peer* peer = broker_ == 0 ? nullptr : node_->find_peer(broker_);
+    std::size_t most = kAtOnce;
     for (bool parked = false; !ranges_.empty() && peer != nullptr;) {
-        const std::size_t count = std::min(ranges_.size(), kAtOnce);
+        const std::size_t count = std::min(ranges_.size(), most);
         const Attempt tried = node_->try_message(
             *peer, kAckKind, {reinterpret_cast<const char*>(ranges_.data()), count * sizeof(AckRange)});
         if (tried.status == Attempt::Status::sent) {
             ranges_.erase(ranges_.begin(), ranges_.begin() + static_cast<std::ptrdiff_t>(count));
-        } else if (tried.status == Attempt::Status::not_connected || tried.status == Attempt::Status::closed) {
+        } else if (tried.status == Attempt::Status::large && count > 1) {
+            most = count / 2;  // than the broker's window has room for
+        } else if (tried.status == Attempt::Status::closed || gone(*peer, tried)) {
             ranges_.clear();
         } else if (tried.status != Attempt::Status::again) {
             if (parked) return;

@@ -32,7 +32,9 @@ class Acks : public Pump {
         if (!node_->forked()) retire();
     }
 
-    void add(const AckOf& event, AckRange::Verdict verdict);
+    // True: there was nothing to be sent before it. Whoever may be busy with the next event for long then
+    // nudges; those that come before the task has its turn go together.
+    bool add(const AckOf& event, AckRange::Verdict verdict);
     void send();  // never waits; what has no room goes later
     bool run_slice(Nanos) override {
         send();

@@ -1,6 +1,7 @@
 #include "bindings/delivery.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/wait.hpp"
 #include "bindings/python.hpp"
@@ -14,9 +15,13 @@ using Status = Attempt::Status;
 
 constexpr Nanos kTick = 20 * kMillisecond;
 constexpr Nanos kPause = 50 * kMillisecond;      // before the second attempt; four times that before each further one
+constexpr Nanos kReadAgain = kSecond;            // after a log could not be read
 constexpr Nanos kBuryAgain = kSecond;            // after the log of dead letters did not take one
-constexpr Nanos kLarge = 5 * kSecond;            // for one event that goes in fragments
 constexpr std::size_t kAtOnce = 256;             // events of one attempt
+constexpr std::size_t kMostAgain = 16384;        // that were handed back; no more are read meanwhile
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // that one member has, and one event more
+constexpr std::size_t kPlaces = 16;              // for each event that it may have: of those that were settled out of turn
+constexpr Nanos kNumberRests = 60 * kSecond;     // before it is used again: as with a broker's
 
 // MessagePack: a map's length, a short text, a number.
 void put_map(std::string& to, std::uint32_t count) {
@@ -101,6 +106,7 @@ void Delivery::close() {
 void Delivery::add_log(std::uint32_t number, std::string name, std::shared_ptr<log::Log> log, const log::Start& start,
                        std::uint64_t next, Ranges pending) {
     log::Start from = start;
+    std::sort(pending.begin(), pending.end());
     if (next != 0) {
         from = {log::Start::At::sequence, pending.empty() ? next : std::min(next, pending.front().first), 0};
     }
@@ -118,12 +124,13 @@ void Delivery::add_log(std::uint32_t number, std::string name, std::shared_ptr<l
         version_.fetch_add(1, std::memory_order_relaxed);
     }
     log->watch(std::static_pointer_cast<Delivery>(shared_from_this()));
+    if (closed_.load()) log->unwatch(this);  // meanwhile, and perhaps before it was watched
     nudge();
 }
 
 void Delivery::join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
                     std::size_t capacity) {
-    leave(peer.id, flow);
+    leave(peer.id, flow, false);
     {
         std::lock_guard lock(mutex_);
         members_.emplace(Key{peer.id, flow}, Member{peer, node_->subscription_flow(peer, incarnation, flow, least_charge),
@@ -133,14 +140,13 @@ void Delivery::join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, s
 }
 
 // What it had and has not acknowledged is for the others, or for the next one.
-void Delivery::leave(std::uint16_t peer, std::uint32_t flow) {
+void Delivery::leave(std::uint16_t peer, std::uint32_t flow, bool blame) {
     if (node_->forked()) return;
     {
         std::lock_guard lock(mutex_);
         const auto found = members_.find({peer, flow});
         if (found == members_.end()) return;
-        // The one that it has had for longest may be why it went.
-        const Out* first = nullptr;
+        const Out* first = nullptr;  // the one that it has had for longest
         for (const auto& [number, lane] : found->second.lanes) {
             const auto open = std::find_if(lane.out.begin(), lane.out.end(), [](const Out& out) { return !out.settled; });
             if (open != lane.out.end() && (first == nullptr || open->deadline < first->deadline)) first = &*open;
@@ -148,7 +154,7 @@ void Delivery::leave(std::uint16_t peer, std::uint32_t flow) {
         for (auto& [number, lane] : found->second.lanes) {
             lane.target->left.store(true, std::memory_order_seq_cst);
             for (Out& out : lane.out) {
-                if (!out.settled) again(std::move(out.item), true, &out == first);
+                if (!out.settled) again(std::move(out.item), true, blame && &out == first);
             }
         }
         members_.erase(found);
@@ -176,7 +182,7 @@ void Delivery::acknowledge(std::uint16_t peer, const AckRange& range) {
                                     [](const Out& one, std::uint32_t number) { return one.number < number; });
         for (; out != lane.out.end() && out->number <= range.last; ++out) {
             if (out->settled) continue;
-            out->settled = true;
+            settle(member->second, *out);
             if (range.verdict == AckRange::done) {
                 ++counts_.acknowledged;
                 finish(out->item);
@@ -185,21 +191,32 @@ void Delivery::acknowledge(std::uint16_t peer, const AckRange& range) {
             }
             out->item.bytes = {};
         }
-        settle(member->second, lane);
+        drop_settled(lane);
     }
     nudge();
 }
 
-// Drops what is done with from the front. With the mutex, as all below.
-void Delivery::settle(Member& member, Lane& lane) {
+// With the mutex, as all below.
+void Delivery::settle(Member& member, Out& out) {
+    out.settled = true;
+    --member.out;
+    member.bytes -= out.bytes;
+}
+
+// Those at the front. One that is open keeps the places of those behind it, and not their room.
+void Delivery::drop_settled(Lane& lane) {
     while (!lane.out.empty() && lane.out.front().settled) lane.out.pop_front();
-    member.out = 0;
-    for (const auto& [number, one] : member.lanes) member.out += one.out.size();
 }
 
 void Delivery::finish(const Item& item) {
     const auto topic = topics_.find(item.topic);
-    if (topic != topics_.end() && topic->second.log) topic->second.pending.erase(item.sequence);
+    if (topic != topics_.end()) {
+        if (topic->second.log) {
+            topic->second.pending.erase(item.sequence);
+        } else {
+            --topic->second.open;
+        }
+    }
     version_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -209,7 +226,7 @@ void Delivery::again(Item&& item, bool at_once, bool strike) {
     Nanos pause = kPause;
     for (unsigned i = 1; i < item.strikes && pause < options_.ack_timeout; ++i) pause *= 4;
     item.not_before = at_once ? 0 : now_ns() + std::min(pause, options_.ack_timeout);
-    again_.push_back(std::move(item));
+    again_.emplace(item.not_before, std::move(item));
     timed_.store(true, std::memory_order_relaxed);
 }
 
@@ -278,11 +295,12 @@ void Delivery::look_at_deadlines(Nanos now) {
             for (Out& out : lane.out) {
                 if (out.settled) continue;
                 if (out.deadline > now) break;  // they were sent in this order
-                out.settled = late = true;
+                settle(member, out);
+                late = true;
                 again(std::move(out.item), true, true);
                 out.item.bytes = {};
             }
-            if (late) settle(member, lane);
+            if (late) drop_settled(lane);
             any = any || !lane.out.empty();
         }
     }
@@ -296,7 +314,7 @@ void Delivery::look_at_deadlines(Nanos now) {
         one = dying_.erase(one);
     }
     for (Item& item : once_more) bury(std::move(item));
-    timed_.store(any || !dying_.empty() || !again_.empty(), std::memory_order_relaxed);
+    timed_.store(any || !dying_.empty() || !again_.empty() || read_failed_, std::memory_order_relaxed);
 }
 
 // --- handing out ----------------------------------------------------------------------------------
@@ -311,15 +329,20 @@ bool Delivery::run_slice(Nanos until) {
         if (member == nullptr) return false;
         const Nanos now = now_ns();
         // Those whose time has come first; they are few.
-        const auto due = std::find_if(again_.begin(), again_.end(), [&](const Item& one) { return one.not_before <= now; });
-        if (due != again_.end()) {
+        const auto due = again_.begin();
+        if (due != again_.end() && due->first <= now) {
             std::deque<Item> one;
-            one.push_back(std::move(*due));
+            one.push_back(std::move(due->second));
             again_.erase(due);
             send(*member, one, 1, lock);
-            if (!one.empty()) again_.push_front(std::move(one.front()));
+            if (!one.empty()) again_.emplace(one.front().not_before, std::move(one.front()));
         } else {
-            if (fresh_.empty() && !read()) return false;
+            if (fresh_.empty()) {
+                // When so many wait to be tried again, or buried, that is tried first: the timers come back to it.
+                if (again_.size() + dying_.size() >= kMostAgain) return false;
+                const Found found = read(until);
+                if (found != Found::some) return found == Found::later;
+            }
             // Several members get a part each, so that none has much while another has nothing.
             const std::size_t part = (fresh_.size() + members_.size() - 1) / members_.size();
             send(*member, fresh_, std::min(part, member->capacity - member->out), lock);
@@ -334,7 +357,7 @@ bool Delivery::run_slice(Nanos until) {
 Delivery::Member* Delivery::choose() {
     Member* best = nullptr;
     for (auto& [key, member] : members_) {
-        if (member.blocked || member.out >= member.capacity) continue;
+        if (member.blocked || member.out >= member.capacity || member.bytes >= kMostBytes) continue;
         if (best == nullptr || member.out < best->out) best = &member;
     }
     return best;
@@ -342,23 +365,29 @@ Delivery::Member* Delivery::choose() {
 
 bool Delivery::wants(const log::Record& record, Topic& topic) const {
     if (record.sequence < topic.resumed) {
-        const bool pending = std::any_of(topic.redo.begin(), topic.redo.end(), [&](const auto& range) {
-            return range.first <= record.sequence && record.sequence <= range.second;
-        });
-        if (!pending) return false;
+        const auto behind = std::upper_bound(topic.redo.begin(), topic.redo.end(), record.sequence,
+                                             [](std::uint64_t sequence, const auto& range) { return sequence < range.first; });
+        if (behind == topic.redo.begin() || std::prev(behind)->second < record.sequence) return false;
     }
     return !where_ || where_->matches(match::Properties(record.properties));
 }
 
-// One batch of one topic; the topics take turns. False: there is nothing new.
-bool Delivery::read() {
+// One batch of one topic; the topics take turns. What nobody wants is passed over for one slice at a time.
+Delivery::Found Delivery::read(Nanos until) {
+    read_failed_ = false;
     auto at = topics_.upper_bound(last_read_);
     for (std::size_t i = 0; i < topics_.size(); ++i, ++at) {
         if (at == topics_.end()) at = topics_.begin();
         Topic& topic = at->second;
         if (!topic.reader) continue;
+        if (topic.rests_until > now_ns()) {
+            read_failed_ = true;
+            continue;
+        }
+        topic.rests_until = 0;
         log::Batch batch;
-        while (topic.reader->next(batch, 0) == log::Read::batch) {
+        log::Read got;
+        while ((got = topic.reader->next(batch, 0)) == log::Read::batch) {
             last_read_ = at->first;
             topic.missed += topic.reader->missed();
             counts_.missed += topic.reader->missed();
@@ -375,10 +404,19 @@ bool Delivery::read() {
             }
             topic.next = std::max(topic.next, batch.head.next());
             version_.fetch_add(1, std::memory_order_relaxed);
-            if (!fresh_.empty()) return true;
+            if (!fresh_.empty()) return Found::some;
+            if (now_ns() >= until) return Found::later;
+        }
+        if (got == log::Read::failed) {
+            read_failed_ = true;
+            topic.rests_until = now_ns() + kReadAgain;
+            timed_.store(true, std::memory_order_relaxed);
+        } else if (topic.reader->position() > topic.next) {
+            topic.next = topic.reader->position();  // what was passed over to find where it begins
+            version_.fetch_add(1, std::memory_order_relaxed);
         }
     }
-    return false;
+    return Found::none;
 }
 
 // Of the front, as many as follow each other of one topic. What goes is out; the rest stays.
@@ -389,6 +427,10 @@ bool Delivery::send(Member& member, std::deque<Item>& from, std::size_t most, st
     if (!lane.target) {
         lane.target = std::make_shared<Target>(member.peer, member.flow, member.incarnation,
                                                static_cast<std::uint32_t>(random_u64()), nullptr, 0, false);
+    }
+    if (lane.out.size() >= kPlaces * member.capacity) {  // behind one that it keeps for very long
+        member.blocked = true;
+        return false;
     }
     Target& target = *lane.target;
     std::vector<EventView> views;
@@ -435,74 +477,131 @@ void Delivery::sent(Member& member, Lane& lane, std::deque<Item>& from, std::siz
         Item item = std::move(from.front());
         from.pop_front();
         ++item.attempts;
-        lane.out.push_back({lane.target->number++, deadline, false, std::move(item)});
+        const std::size_t bytes = item.bytes.size();
+        member.bytes += bytes;
+        lane.out.push_back({lane.target->number++, deadline, bytes, false, std::move(item)});
     }
     member.out += count;
     counts_.delivered += count;
     timed_.store(true, std::memory_order_relaxed);
 }
 
-// It waits for each fragment, so without the mutex: members may leave meanwhile, and topics come.
+// It waits for each fragment, so without the mutex: members may leave meanwhile, and topics come. It is out
+// from the beginning on, since its acknowledgement may be here before this thread is.
 bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, std::unique_lock<std::mutex>& lock) {
     const Key key{member.peer.id, member.flow.id.load(std::memory_order_relaxed)};
     const std::shared_ptr<Target> target = lane.target;
-    std::deque<Item> one;
-    one.push_back(std::move(from.front()));
-    from.pop_front();
-    const Item& item = one.front();
-    const EventHead head{item.topic, target->number, item.sequence, item.time_ns, mark_of(item).word(), item.properties};
+    const std::uint32_t number = target->number, topic = from.front().topic;
+    const std::string bytes = from.front().bytes;
+    const std::uint32_t properties = from.front().properties;
+    const EventHead head{topic, number, from.front().sequence, from.front().time_ns, mark_of(from.front()).word(), properties};
     std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
-    prefix.append(item.bytes, 0, item.properties);
+    prefix.append(bytes, 0, properties);
+    sent(member, lane, from, 1);
+    Outcome outcome;
     bool went = false;
     lock.unlock();
     {
         Scheduler::Blocked blocked;
         const Nanos began = now_ns();
-        Node::Sending sending{target->peer, began + kLarge, began};
+        Node::Sending sending{target->peer, began + large_patience(bytes.size()), began};
         sending.only_in = target->bound;
         const Interrupted interrupted = [&] { return closed_.load(std::memory_order_relaxed) || target->gone(); };
-        const Outcome outcome =
-            node_->send_large(sending, kEventKind, {item.bytes.data() + item.properties, item.bytes.size() - item.properties},
-                              &interrupted, 0, {prefix.data(), prefix.size()}, &target->flow);
+        outcome = node_->send_large(sending, kEventKind, {bytes.data() + properties, bytes.size() - properties}, &interrupted,
+                                    0, {prefix.data(), prefix.size()}, &target->flow);
         went = outcome.ok() && sending.went;
     }
     lock.lock();
     const auto found = members_.find(key);
-    if (found != members_.end()) {
-        const auto there = found->second.lanes.find(item.topic);
-        if (went && there != found->second.lanes.end() && there->second.target == target) {
-            sent(found->second, there->second, one, 1);
-            return true;
-        }
-        found->second.blocked = true;
-        if (!went) park(found->second.peer);
+    if (found == members_.end()) return went;  // what it had is for others
+    const auto there = found->second.lanes.find(topic);
+    if (there == found->second.lanes.end() || there->second.target != target) return went;
+    std::deque<Out>& out = there->second.out;
+    const bool open = !out.empty() && out.back().number == number && !out.back().settled;
+    if (open && went) out.back().deadline = now_ns() + options_.ack_timeout;
+    if (!open || went) return went;
+    settle(found->second, out.back());
+    Item item = std::move(out.back().item);
+    out.pop_back();
+    --target->number;
+    --item.attempts;
+    --counts_.delivered;
+    if (outcome.code == Outcome::Code::too_large) {  // for this member, for ever
+        again(std::move(item), false, true);
+        return true;
     }
-    from.push_front(std::move(one.front()));
+    from.push_front(std::move(item));
+    found->second.blocked = true;
+    park(found->second.peer);
+    timed_.store(true, std::memory_order_relaxed);  // what it waits for may have come before it was parked
     return false;
 }
 
-void Delivery::push(std::uint32_t number, const std::string& name, std::uint16_t source,
-                    const std::vector<EventView>& views, Nanos patience) {
+// Of a topic that is pushed. With the mutex.
+std::uint32_t Delivery::number_of(const std::string& name) {
+    const auto known = pushed_.find(name);
+    if (known != pushed_.end()) return known->second;
+    if (pushed_.size() >= sweep_at_) {
+        forget_idle();
+        sweep_at_ = std::max(kManyPushed, 2 * pushed_.size());
+    }
+    std::uint32_t number = next_number_;
+    if (!free_numbers_.empty() && now_ns() - free_numbers_.front().first > kNumberRests) {
+        number = free_numbers_.front().second;
+        free_numbers_.pop_front();
+    } else {
+        ++next_number_;
+    }
+    topics_[number].name = name;
+    pushed_.emplace(name, number);
+    return number;
+}
+
+void Delivery::forget_idle() {
+    const Nanos now = now_ns();
+    for (auto one = pushed_.begin(); one != pushed_.end();) {
+        const std::uint32_t number = one->second;
+        if (topics_[number].open != 0) {
+            ++one;
+            continue;
+        }
+        for (auto& [key, member] : members_) {
+            const auto lane = member.lanes.find(number);
+            if (lane == member.lanes.end()) continue;
+            lane->second.target->left.store(true, std::memory_order_seq_cst);
+            member.lanes.erase(lane);  // nothing of it is out
+        }
+        topics_.erase(number);
+        free_numbers_.emplace_back(now, number);
+        one = pushed_.erase(one);
+    }
+}
+
+void Delivery::push(const std::string& name, std::uint16_t source, const std::vector<EventView>& views, Nanos patience) {
     {
         std::unique_lock lock(mutex_);
-        Topic& topic = topics_[number];
-        if (topic.name.empty()) topic.name = name;
         const Nanos until = now_ns() + patience;
         for (const EventView& view : views) {
             const std::string_view properties(view.properties, view.head.properties);
             if (where_ && !where_->matches(match::Properties(properties))) continue;
-            while (fresh_.size() >= options_.most_waiting && !closed_.load(std::memory_order_relaxed) && now_ns() < until) {
+            // Where nobody takes anything, one wait is enough: the publisher's other subscriptions wait with it.
+            starved_ = starved_ && !has_room();
+            while (!has_room() && !starved_ && !closed_.load(std::memory_order_relaxed)) {
                 lock.unlock();
                 nudge();
                 lock.lock();
                 Scheduler::Blocked blocked;
-                if (fresh_.size() >= options_.most_waiting) wait_until(*room_, lock, until);
+                if (!has_room()) wait_until(*room_, lock, until);
+                starved_ = !has_room() && now_ns() >= until;
             }
-            if (fresh_.size() >= options_.most_waiting || closed_.load(std::memory_order_relaxed)) {
+            if (!has_room() || closed_.load(std::memory_order_relaxed)) {
                 ++counts_.dropped;
-                ++topic.missed;
+                ++topics_[number_of(name)].missed;
                 continue;
             }
+            // Looked up for each: while it waited for room others may have come and gone.
+            const std::uint32_t number = number_of(name);
+            ++topics_[number].open;
             Item item{number, view.head.sequence, view.head.time_ns, source, 0, 0, view.head.properties, {}, 0};
             item.bytes.assign(view.properties, view.head.properties + view.size);
             fresh_.push_back(std::move(item));
@@ -549,7 +648,7 @@ Delivery::Counts Delivery::counts() {
 
 void GroupRoute::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, Nanos patience) {
     Released released;
-    if (!views.empty()) to_->push(topic_, name_, source_, views, patience);
+    if (!views.empty()) to_->push(name_, source_, views, patience);
 }
 
 void ForkedRoute::relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) {

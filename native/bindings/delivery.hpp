@@ -56,14 +56,14 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     void add_log(std::uint32_t topic, std::string name, std::shared_ptr<log::Log> log, const log::Start& start,
                  std::uint64_t next, Ranges pending);
     void join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge, std::size_t capacity);
-    void leave(std::uint16_t peer, std::uint32_t flow);
+    // `blame`: it has died, perhaps of the event that it had for longest.
+    void leave(std::uint16_t peer, std::uint32_t flow, bool blame);
     // It gets nothing more, and may acknowledge what it has; how many that is.
     std::size_t dismiss(std::uint16_t peer, std::uint32_t flow);
     void acknowledge(std::uint16_t peer, const AckRange& range);
     // Events of a topic that is not recorded. May wait for room, on a scheduler thread; what finds none in
     // time is dropped.
-    void push(std::uint32_t topic, const std::string& name, std::uint16_t source, const std::vector<EventView>& views,
-              Nanos patience);
+    void push(const std::string& name, std::uint16_t source, const std::vector<EventView>& views, Nanos patience);
 
     std::vector<Position> positions();
     std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }  // changes with them
@@ -93,6 +93,7 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     struct Out {
         std::uint32_t number;
         Nanos deadline;
+        std::size_t bytes;  // of the item, which may be elsewhere by now
         bool settled;
         Item item;
     };
@@ -105,6 +106,8 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         std::uint64_t next = 0;           // behind the last that was read
         std::set<std::uint64_t> pending;  // read, and not acknowledged
         std::uint64_t missed = 0;         // before the next one
+        std::size_t open = 0;             // pushed, and not acknowledged
+        Nanos rests_until = 0;            // its log could not be read
     };
     struct Lane {
         std::shared_ptr<Target> target;
@@ -114,19 +117,25 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         Peer& peer;
         OutFlow& flow;
         std::uint64_t incarnation;
-        std::size_t capacity, out = 0;
+        std::size_t capacity, out = 0, bytes = 0;  // without an acknowledgement
         bool blocked = false;  // in this slice
         std::unordered_map<std::uint32_t, Lane> lanes{};
     };
     using Key = std::pair<std::uint16_t, std::uint32_t>;
+    static constexpr std::size_t kManyPushed = 1024;
 
-    bool read();
+    std::uint32_t number_of(const std::string& name);
+    void forget_idle();
+    enum class Found { some, none, later };  // later: there may be something behind what was passed over
+    Found read(Nanos until);
     bool wants(const log::Record& record, Topic& topic) const;
     Member* choose();
     bool send(Member& member, std::deque<Item>& from, std::size_t most, std::unique_lock<std::mutex>& lock);
     bool send_large(Member& member, Lane& lane, std::deque<Item>& from, std::unique_lock<std::mutex>& lock);
     void sent(Member& member, Lane& lane, std::deque<Item>& from, std::size_t count);
-    void settle(Member& member, Lane& lane);
+    void settle(Member& member, Out& out);
+    void drop_settled(Lane& lane);
+    bool has_room() const { return fresh_.size() + again_.size() < options_.most_waiting; }
     void finish(const Item& item);
     void again(Item&& item, bool at_once, bool strike);
     LogMark mark_of(const Item& item) const {
@@ -148,11 +157,20 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     std::mutex mutex_;  // of everything below; held while a log is read, and while a ring is written
     std::unique_ptr<std::condition_variable> room_ = std::make_unique<std::condition_variable>();
     std::map<std::uint32_t, Topic> topics_;
+    // Those that are pushed have numbers of this delivery's own, above all of the broker's: the broker's are
+    // given to other topics while events of the one before are still to be acknowledged.
+    std::unordered_map<std::string, std::uint32_t> pushed_;
+    std::deque<std::pair<Nanos, std::uint32_t>> free_numbers_;  // and since when
+    std::size_t sweep_at_ = kManyPushed;  // so many topics: those without an event are forgotten
+    std::uint32_t next_number_ = std::uint32_t{1} << 31;
     std::uint32_t last_read_ = 0;  // topics take turns
     std::map<Key, Member> members_;
-    std::deque<Item> fresh_, again_;
+    std::deque<Item> fresh_;
+    std::multimap<Nanos, Item> again_;  // by when they may be tried
+    bool starved_ = false;              // somebody has waited for room in vain, and there is none since
     std::unordered_map<std::uint64_t, Item> dying_;  // on their way to the dead letters
     std::uint64_t tokens_ = 0;
+    bool read_failed_ = false;  // of some topic, which is tried again
     Counts counts_;
 
     std::mutex receipts_mutex_;  // the log thread's alone to wait for
@@ -162,13 +180,12 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
 // From one publisher of a topic that is not recorded to a group.
 class GroupRoute : public Route {
    public:
-    GroupRoute(std::shared_ptr<Delivery> to, std::uint32_t topic, std::string name, std::uint16_t source)
-        : to_(std::move(to)), topic_(topic), name_(std::move(name)), source_(source) {}
+    GroupRoute(std::shared_ptr<Delivery> to, std::string name, std::uint16_t source)
+        : to_(std::move(to)), name_(std::move(name)), source_(source) {}
     void relay(const std::vector<EventView>& views, std::uint32_t, Nanos, Nanos patience) override;
 
    private:
     const std::shared_ptr<Delivery> to_;
-    const std::uint32_t topic_;
     const std::string name_;
     const std::uint16_t source_;
 };

@@ -36,6 +36,15 @@ EventReader::Topic* EventReader::topic(std::uint16_t source, std::uint32_t topic
     return &entry;
 }
 
+std::unordered_map<std::string, std::uint64_t> EventReader::positions() const {
+    std::unordered_map<std::string, std::uint64_t> all;
+    for (auto& [name, first] : registration_.topics->begun()) all.emplace(std::move(name), first);
+    for (const auto& [name, last] : positions_) {
+        if (last != 0) all[name] = last + 1;
+    }
+    return all;
+}
+
 EventReader::Told EventReader::told(Topic& topic, EventView& view, std::uint16_t from, Nanos waited) {
     if (!topic.bound->recorded) {
         return {topic.source(from), 0, view.head.expired(waited) ? Told::expired : Told::fresh};

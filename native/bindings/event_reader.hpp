@@ -42,8 +42,8 @@ class EventReader {
     AckOf ack_of(const Topic& topic, const EventView& view, std::uint16_t from) const {
         return {from, view.head.topic, topic.bound->epoch, view.head.number};
     }
-    // The last sequence that was handed out of each recorded topic.
-    const std::unordered_map<std::string, std::uint64_t>& positions() const { return positions_; }
+    // The sequence that comes next of each recorded topic, as far as that is known. With the interpreter's lock.
+    std::unordered_map<std::string, std::uint64_t> positions() const;
 
    private:
     PyObject* text(std::uint64_t key, const std::string& name);
@@ -51,7 +51,8 @@ class EventReader {
     Registration& registration_;
     Handler& handler_;
     std::unordered_map<std::uint64_t, Topic> known_;
-    std::unordered_map<std::string, std::uint64_t> positions_;  // by topic; with the interpreter's lock
+    // By topic, the last sequence that was handed out; with the interpreter's lock.
+    std::unordered_map<std::string, std::uint64_t> positions_;
     std::uint64_t last_key_ = 0;
     Topic* last_ = nullptr;
 };

@@ -53,13 +53,13 @@ void Inbox::acknowledge(bool manual) {
 
 std::vector<std::pair<std::string, std::uint64_t>> Inbox::positions() const {
     if (!reader_) return {};
-    return {reader_->positions().begin(), reader_->positions().end()};
+    const auto found = reader_->positions();
+    return {found.begin(), found.end()};
 }
 
 Reference Inbox::take(Reference& source) {
     if (taken_out_.broker != 0) {
-        acks_->add(std::exchange(taken_out_, {}), AckRange::done);
-        acks_->nudge();  // several go together, while its task waits for its turn
+        if (acks_->add(std::exchange(taken_out_, {}), AckRange::done)) acks_->nudge();
     }
     for (;;) {
         while (!begun_) {

@@ -108,7 +108,8 @@ std::vector<std::pair<std::string, std::uint64_t>> Handle::positions() const {
     std::vector<std::pair<std::string, std::uint64_t>> all;
     for (const auto& task : tasks_) {
         if (const auto* one = dynamic_cast<const SubscriptionTask*>(task.get())) {
-            all.insert(all.end(), one->reader().positions().begin(), one->reader().positions().end());
+            const auto found = one->reader().positions();
+            all.insert(all.end(), found.begin(), found.end());
         }
     }
     return all;

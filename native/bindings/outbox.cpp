@@ -58,11 +58,17 @@ bool Outbox::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t fl
     std::lock_guard lock(mutex_);
     OutFlow& way = node_->subscription_flow(*peer, incarnation, flow, least_charge);
     if (target_ && &target_->flow == &way && !target_->gone()) return true;
-    target_ = std::make_shared<Target>(*peer, way, incarnation, static_cast<std::uint32_t>(random_u64()), nullptr,
-                                       0, false);
-    go_back();
+    begin(*peer, way, incarnation);
     send();
     return true;
+}
+
+// Anew, and from the first event that has no receipt. With the mutex.
+void Outbox::begin(Peer& peer, OutFlow& way, std::uint64_t incarnation) {
+    if (target_) target_->left.store(true, std::memory_order_seq_cst);
+    target_ = std::make_shared<Target>(peer, way, incarnation, static_cast<std::uint32_t>(random_u64()), nullptr,
+                                       0, false);
+    go_back();
 }
 
 void Outbox::leave(std::uint16_t id, std::uint32_t flow) {
@@ -108,6 +114,8 @@ bool Outbox::retry() {
     if (status_ == log::Status::ok) return false;
     go_back();
     const log::Status before = std::exchange(status_, log::Status::ok);
+    // Where it begins is said again: the broker may not know that what was before is recorded.
+    if (before == log::Status::out_of_order && target_) begin(target_->peer, target_->flow, target_->incarnation);
     send();
     status_ = before == log::Status::out_of_order ? log::Status::ok : before;
     return true;
@@ -131,7 +139,7 @@ void Outbox::send() {
         if (session != 0 && target_->bound != session) {
             go_back();  // what was on its way is lost, or comes twice
             tried = node_->try_bind(target_->peer, target_->flow, session,
-                                    {topic_, target_->epoch, name_, 0, false, false, producer_});
+                                    {topic_, target_->epoch, name_, 0, false, false, producer_, acked_ + 1});
             if (tried.status == Status::sent) target_->bound = session;
         }
         const std::uint64_t end = acked_ + kept_.size() + 1;
@@ -175,7 +183,6 @@ bool Outbox::send_large(std::unique_lock<std::mutex>& lock) {
     if (session == 0 || target->bound != session) return false;
     const std::uint64_t number = next_;
     const EventView event = view(number);
-    if (event.size + event.head.properties + kEventHead + kHeaderBytes <= 4096) return false;
     std::size_t taken = 0;
     const Attempt tried =
         node_->try_views(target->peer, target->flow, session, {topic_, target->number, 0}, &event, 1, taken);
@@ -191,21 +198,30 @@ bool Outbox::send_large(std::unique_lock<std::mutex>& lock) {
     const std::string data(event.data, event.size);
     large_ = true;
     lock.unlock();
+    Outcome outcome;
     bool went = false;
     {
         Scheduler::Blocked blocked;
         const Nanos began = now_ns();
-        Node::Sending sending{target->peer, began + node_->options().send_timeout, began};
+        Node::Sending sending{target->peer, began + std::max(node_->options().send_timeout, large_patience(data.size())), began};
         sending.only_in = session;
         const Interrupted interrupted = [&] { return closed_.load() || target->gone(); };
-        const Outcome outcome = node_->send_large(sending, kEventKind, {data.data(), data.size()}, &interrupted, 0,
-                                                  {prefix.data(), prefix.size()}, &target->flow);
+        outcome = node_->send_large(sending, kEventKind, {data.data(), data.size()}, &interrupted, 0,
+                                    {prefix.data(), prefix.size()}, &target->flow);
         went = outcome.ok() && sending.went;
     }
     lock.lock();
     large_ = false;
+    if (!went && outcome.code == Outcome::Code::too_large && target == target_) {
+        // The broker is another than the one that was there when it was published. Whoever publishes hears of it.
+        refused_ = "MessageTooLarge";
+        refusal_ = outcome.text;
+        changed_->notify_all();
+        return false;
+    }
     if (!went) {
         park(target->peer);
+        send();  // what it waits for may have come before it was parked
         return false;
     }
     ++target->number;
@@ -220,7 +236,7 @@ bool Outbox::open() const {
         raise_forked();
         return false;
     }
-    if (!closed_) return true;
+    if (!closing_) return true;
     raise("Closed", "this publisher is closed; make another with bus.publisher()", facts("{ss}", "what", "publisher"));
     return false;
 }
@@ -283,14 +299,25 @@ PyObject* Outbox::publish_packed(PyObject* data, PyObject* offsets) {
     Py_RETURN_NONE;
 }
 
+// What an event may have, so that it fits with its head: it could never be sent, and all behind it wait.
+std::uint64_t Outbox::largest() {
+    std::uint64_t limit = node_->options().max_message_bytes;
+    std::lock_guard lock(mutex_);
+    const std::uint64_t theirs = target_ ? target_->peer.max_message.load(std::memory_order_acquire) : 0;
+    if (theirs != 0) limit = std::min(limit, theirs);
+    return limit - std::min<std::uint64_t>(limit, kEventHead);
+}
+
 PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
     if (node_->fresh()) return raise_not_started();
+    const std::uint64_t limit = largest();
     for (const Message& event : events) {
         const std::size_t size = event.size + properties.size;
-        if (size > node_->options().max_message_bytes) {
-            return raise("MessageTooLarge", "an event of " + std::to_string(size) + " bytes is above max_message_bytes",
+        if (size > limit) {
+            return raise("MessageTooLarge",
+                         "an event of " + std::to_string(size) + " bytes is above max_message_bytes, here or of the broker",
                          facts("{sKsK}", "size", static_cast<unsigned long long>(size), "limit",
-                               static_cast<unsigned long long>(node_->options().max_message_bytes)));
+                               static_cast<unsigned long long>(limit)));
         }
     }
     const NodeOptions& options = node_->options();
@@ -299,7 +326,12 @@ PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
     std::size_t done = 0;
     while (done < events.size()) {
         std::unique_lock lock(mutex_);
-        if (troubled() && status_ != log::Status::out_of_order) return raise_trouble(lock);
+        if (closing_) {  // by another thread, which waits for what it has found, and no more
+            lock.unlock();
+            open();
+            return nullptr;
+        }
+        if (stuck()) return raise_trouble(lock);
         if (full()) {
             lock.unlock();
             if (!may_wait("publish()", "publish_async()")) return nullptr;
@@ -333,7 +365,7 @@ PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
 // Without the interpreter's lock. Ends early when there is something to be raised.
 bool Outbox::make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted,
                        Outcome& outcome) {
-    while (full() && !(troubled() && status_ != log::Status::out_of_order)) {
+    while (full() && !stuck()) {
         const Nanos now = now_ns();
         if (closed_ || node_->closed()) {
             outcome.code = Outcome::Code::closed;
@@ -377,7 +409,7 @@ PyObject* Outbox::flush(double timeout) {
         lock.lock();
     }
     while (acked_ < last) {
-        if (troubled() && status_ != log::Status::out_of_order) return raise_trouble(lock);
+        if (stuck()) return raise_trouble(lock);
         Outcome outcome;
         const bool reached = target_ && target_->peer.session.load(std::memory_order_seq_cst) != 0;
         if (closed_ || node_->closed()) outcome.code = Outcome::Code::closed;
@@ -400,7 +432,7 @@ PyObject* Outbox::flush(double timeout) {
             Released released;
             Scheduler::Blocked blocked;
             std::unique_lock waiting(mutex_);
-            if (acked_ < last && !(troubled() && status_ != log::Status::out_of_order)) {
+            if (acked_ < last && !stuck()) {
                 wait_until(*changed_, waiting, std::min(deadline, now_ns() + kLook));
             }
             waiting.unlock();
@@ -421,7 +453,8 @@ bool Outbox::close(Nanos drain) {
         // A broker that is not there may have been found a moment ago.
         const Nanos began = now_ns(), until = began + drain, alone = began + std::min(drain, kAlone);
         std::unique_lock lock(mutex_);
-        while (!kept_.empty() && !troubled() && !raised && !node_->closed() && now_ns() < (target_ ? until : alone)) {
+        closing_ = true;
+        while (!kept_.empty() && !stuck() && !raised && !node_->closed() && now_ns() < (target_ ? until : alone)) {
             wait_until(*changed_, lock, std::min(until, now_ns() + kLook));
             if (released.interrupted() == nullptr) continue;
             lock.unlock();

@@ -66,15 +66,21 @@ class Outbox : public Pump {
     };
 
     PyObject* add(const std::vector<Message>& events, Message properties);
+    std::uint64_t largest();
     bool make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     bool full() const { return kept_.size() >= most_events_ || bytes_ >= most_bytes_; }
     PyObject* raise_trouble(std::unique_lock<std::mutex>& lock);
     bool troubled() const { return !refused_.empty() || status_ != log::Status::ok; }
+    // Until somebody does something: what is out of order is sent again by itself.
+    bool stuck() const {
+        return !refused_.empty() || (status_ != log::Status::ok && status_ != log::Status::out_of_order);
+    }
     bool open() const;
     Reference encoded(PyObject* message);
     void send();  // with the mutex
     bool send_large(std::unique_lock<std::mutex>& lock);
     EventView view(std::uint64_t number) const;
+    void begin(Peer& peer, OutFlow& way, std::uint64_t incarnation);
     void go_back() { next_ = acked_ + 1; }
 
     const std::uint32_t topic_;
@@ -82,7 +88,8 @@ class Outbox : public Pump {
     const std::uint64_t producer_;
     const std::size_t most_events_, most_bytes_;
     Reference encode_, encode_message_;
-    std::atomic<bool> closed_{false};  // set once, with the mutex; read anywhere
+    std::atomic<bool> closing_{false};  // nothing is added; set once, with the mutex; read anywhere
+    std::atomic<bool> closed_{false};   // nor sent; the same
     std::atomic<std::uint64_t> waits_{0};
 
     // Of everything below. Held while events are written into the ring, which never waits.

@@ -36,7 +36,7 @@ void Recorder::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, 
     for (std::size_t i = 0; i < total && !closed_.load(std::memory_order_relaxed);) {
         log::Block block(producer_, producer_ == 0 ? 0 : views[i].head.sequence);
         const std::size_t first = i;
-        if (producer_ != 0 && expected_ != 0 && views[i].head.sequence > expected_) return refuse();
+        if (producer_ != 0 && views[i].head.sequence > expected_) return refuse(expected_);
         do {
             const EventView& view = views[i];
             block.add({view.data, view.size}, {view.properties, view.head.properties}, view.head.time_ns, source_);
@@ -50,9 +50,9 @@ void Recorder::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, 
             continue;
         }
         dropped_.fetch_add(i - first, std::memory_order_relaxed);
-        if (producer_ != 0) return refuse();
+        if (producer_ != 0) return refuse(expected_);
     }
-    if (total < views.size() && producer_ != 0) refuse();
+    if (total < views.size() && producer_ != 0) refuse(expected_);
 }
 
 // How many of them the quota lets pass. What was let pass before and comes again is not asked about again.
@@ -68,11 +68,8 @@ std::size_t Recorder::allowed(const std::vector<EventView>& views) {
 
 // Something of the publisher's was not taken, and what comes behind it must not be there before it: it
 // would pass for acknowledged. The publisher goes back to where it was told to be.
-void Recorder::refuse() {
-    {
-        std::lock_guard lock(mutex_);
-        behind_ = true;
-    }
+void Recorder::refuse(std::uint64_t number) {
+    note(number, {log::Status::out_of_order});
     nudge();
 }
 
@@ -93,40 +90,43 @@ bool Recorder::append(log::Block&& block, std::uint64_t token) {
 // On the log thread.
 void Recorder::appended(std::uint64_t token, const log::Receipt& receipt) {
     if (producer_ == 0 || closed_.load(std::memory_order_relaxed)) return;
-    {
-        std::lock_guard lock(mutex_);
-        if (receipt.status == log::Status::ok) {
-            upto_ = std::max(upto_, token);
-            status_ = log::Status::ok;
-        } else if (status_ == log::Status::ok || receipt.status != log::Status::out_of_order) {
-            status_ = receipt.status;
-            error_ = receipt.error;
-        }
-    }
+    note(token, receipt);
     nudge();
 }
 
-ReceiptMessage Recorder::receipt(bool& behind) {
+// A block that is full or failed is told of at once, one that was written when it is synced: so good news
+// of earlier ones may come behind bad news. Only those that reach the one that failed end the trouble, and
+// those come only when the publisher has gone back.
+void Recorder::note(std::uint64_t number, const log::Receipt& receipt) {
     std::lock_guard lock(mutex_);
-    behind = std::exchange(behind_, false);
-    const log::Status status = behind && status_ == log::Status::ok ? log::Status::out_of_order : status_;
-    return {producer_, upto_, number_, static_cast<std::uint32_t>(status), error_};
+    if (receipt.status == log::Status::ok) {
+        upto_ = std::max(upto_, number);
+        if (number < trouble_) return;
+        trouble_ = 0;
+        status_ = log::Status::ok;
+        return;
+    }
+    trouble_ = trouble_ == 0 ? number : std::min(trouble_, number);
+    if (status_ == log::Status::ok || receipt.status != log::Status::out_of_order) {
+        status_ = receipt.status;
+        error_ = receipt.error;
+    }
+}
+
+ReceiptMessage Recorder::receipt() {
+    std::lock_guard lock(mutex_);
+    return {producer_, upto_, number_, static_cast<std::uint32_t>(status_), error_};
 }
 
 // One word for all that was acknowledged since the last.
 bool Recorder::run_slice(Nanos) {
     Peer* peer = node_->find_peer(source_);
     for (bool last = false; peer != nullptr; last = true) {
-        bool behind = false;
-        const ReceiptMessage message = receipt(behind);
+        const ReceiptMessage message = receipt();
         const Attempt tried =
             node_->try_message(*peer, kReceiptKind, {reinterpret_cast<const char*>(&message), sizeof message});
         if (tried.status == Attempt::Status::sent || tried.status == Attempt::Status::closed) return false;
         if (tried.status == Attempt::Status::not_connected) return false;  // it will send again, and be told then
-        if (behind) {
-            std::lock_guard lock(mutex_);
-            behind_ = true;
-        }
         if (last) return false;
         wait_for(*peer, tried);
     }

@@ -1,6 +1,7 @@
 // One publisher's events on their way into a log, and the receipts on their way back.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -33,6 +34,8 @@ class Recorder : public Route, public log::Listener, public Pump {
     // With the interpreter's lock. What it may take; null: everything. What is above is lost, or left to a
     // publisher that sends it again.
     void limit(std::shared_ptr<Quota> quota) { quota_ = std::move(quota); }
+    bool serves(std::uint64_t producer) const override { return producer == producer_; }
+    void resume(std::uint64_t first) override { expected_ = std::max(expected_, first); }
     void appended(std::uint64_t token, const log::Receipt& receipt) override;
     bool run_slice(Nanos until) override;
     void close();  // without the interpreter's lock
@@ -43,8 +46,9 @@ class Recorder : public Route, public log::Listener, public Pump {
    private:
     std::size_t allowed(const std::vector<EventView>& views);
     bool append(log::Block&& block, std::uint64_t token);
-    void refuse();
-    ReceiptMessage receipt(bool& behind);
+    void refuse(std::uint64_t number);
+    void note(std::uint64_t number, const log::Receipt& receipt);
+    ReceiptMessage receipt();
 
     const std::shared_ptr<log::Store> store_;
     const std::shared_ptr<log::Log> log_;
@@ -59,9 +63,9 @@ class Recorder : public Route, public log::Listener, public Pump {
     std::uint64_t expected_ = 0;  // the publisher's next number; of the one task that relays
     std::mutex mutex_;            // what the log has said
     std::uint64_t upto_ = 0;
+    std::uint64_t trouble_ = 0;  // the lowest number that was not taken; 0: none
     log::Status status_ = log::Status::ok;
     int error_ = 0;
-    bool behind_ = false;  // the publisher is to go back, and has not been told
 };
 
 }  // namespace antiphon::python

@@ -209,10 +209,10 @@ void add_recording(nb::module_& m) {
     nb::class_<Delivery>(m, "DeliveryCore", nb::is_weak_referenceable())
         .def("add_log", &add_log_to, "store"_a, "name"_a, "topic"_a, "at"_a, "value"_a, "next"_a, "pending"_a)
         .def("join", &join, "node"_a, "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a, "capacity"_a)
-        .def("leave", [](Delivery& self, std::uint16_t peer, std::uint32_t flow) {
+        .def("leave", [](Delivery& self, std::uint16_t peer, std::uint32_t flow, bool blame) {
             Released released;
-            self.leave(peer, flow);
-        }, "peer"_a, "flow"_a)
+            self.leave(peer, flow, blame);
+        }, "peer"_a, "flow"_a, "blame"_a)
         .def("dismiss", [](Delivery& self, std::uint16_t peer, std::uint32_t flow) {
             Released released;
             return self.dismiss(peer, flow);
@@ -226,10 +226,9 @@ void add_recording(nb::module_& m) {
           "attempts"_a, "waiting"_a);
     nb::class_<GroupRoute, Route>(m, "GroupRouteCore");
     nb::class_<ForkedRoute, Route>(m, "ForkedRouteCore");
-    m.def("make_group_route", [](std::shared_ptr<Delivery> to, std::uint32_t topic, const std::string& name,
-                                 std::uint16_t source) {
-        return std::make_shared<GroupRoute>(std::move(to), topic, name, source);
-    }, "to"_a, "topic"_a, "name"_a, "source"_a);
+    m.def("make_group_route", [](std::shared_ptr<Delivery> to, const std::string& name, std::uint16_t source) {
+        return std::make_shared<GroupRoute>(std::move(to), name, source);
+    }, "to"_a, "name"_a, "source"_a);
     m.def("fork_route", [](std::vector<std::shared_ptr<Route>> to, std::shared_ptr<Quota> quota) {
         return std::make_shared<ForkedRoute>(std::move(to), std::move(quota));
     }, "to"_a, "quota"_a.none());

@@ -10,8 +10,8 @@ namespace {
 
 using Status = Attempt::Status;
 
+constexpr Nanos kReadAgain = kSecond;      // after the log could not be read
 constexpr Nanos kTick = 2 * kMillisecond;  // how exact a replay at a speed is
-constexpr Nanos kLarge = 5 * kSecond;      // for one event that goes in fragments
 
 }  // namespace
 
@@ -26,7 +26,8 @@ Replay::Replay(std::shared_ptr<Node> node, std::shared_ptr<log::Store> store, st
       speed_(options.speed),
       judged_(judge.get() != nullptr),
       judge_(std::move(judge)),
-      reader_(log_, options.start) {
+      reader_(log_, options.start),
+      first_(options.start.at == log::Start::At::latest ? std::max<std::uint64_t>(1, reader_.position()) : 0) {
     position_.store(reader_.position(), std::memory_order_relaxed);
 }
 
@@ -46,14 +47,17 @@ void Replay::close() {
     if (closed_.exchange(true) || node_->forked()) return;
     target_->left.store(true, std::memory_order_seq_cst);
     target_->peer.wake();
-    if (ticks_) node_->timers().remove(*this);
     if (watches_) log_->unwatch(this);
     retire();
+    if (ticks_) node_->timers().remove(*this);  // a slice may have set it, and none runs any more
 }
 
 bool Replay::run_slice(Nanos until) {
     while (!closed_.load(std::memory_order_relaxed) && !target_->gone()) {
-        if (next_ == views_.size() && !read()) return false;
+        if (next_ == views_.size() && !read()) {
+            introduce();
+            return false;
+        }
         bool parked = false;
         if (!send(parked)) {
             // What was waited for may have come before it was told whom to wake.
@@ -64,13 +68,40 @@ bool Replay::run_slice(Nanos until) {
     return false;
 }
 
+Attempt Replay::bind(std::uint32_t session) {
+    if (session == 0) return {Status::not_connected};
+    if (target_->bound == session) return {Status::sent};
+    const Attempt tried = node_->try_bind(target_->peer, target_->flow, session,
+                                          {topic_, target_->epoch, name_, 0, false, true, 0, first_});
+    if (tried.status == Status::sent) target_->bound = session;
+    return tried;
+}
+
+// Whoever begins at the end of a log is told where that is before there is anything to send. Otherwise,
+// when the connection is lost before the first event, it would begin at another end.
+void Replay::introduce() {
+    if (first_ == 0 || target_->bound != 0) return;
+    for (bool parked = false;;) {
+        const Attempt tried = bind(target_->peer.session.load(std::memory_order_seq_cst));
+        if (tried.status == Status::sent || tried.status == Status::closed) return;
+        if (tried.status == Status::again) continue;
+        if (parked) return;
+        wait_for(target_->peer, tried);
+        parked = true;
+    }
+}
+
 // The next batch that has something for this subscription. False: there is none yet.
 bool Replay::read() {
     views_.clear();
     next_ = 0;
     while (!closed_.load(std::memory_order_relaxed)) {
         log::Batch batch;
-        if (reader_.next(batch, 0) != log::Read::batch) return false;
+        const log::Read got = reader_.next(batch, 0);
+        if (got == log::Read::failed && !ticks_) {  // nobody else says that it may be read again
+            ticks_ = node_->timers().add(*this, now_ns() + kReadAgain, kReadAgain);
+        }
+        if (got != log::Read::batch) return false;
         if (const std::uint64_t missed = reader_.missed()) {
             missed_.fetch_add(missed, std::memory_order_relaxed);
             target_->number += static_cast<std::uint32_t>(std::min<std::uint64_t>(missed, UINT32_MAX / 4));
@@ -136,20 +167,25 @@ std::size_t Replay::due() {
 // True: something went. Otherwise it is parked, or its time has not come.
 bool Replay::send(bool& parked) {
     const std::uint32_t session = target_->peer.session.load(std::memory_order_seq_cst);
-    Attempt tried{session == 0 ? Status::not_connected : Status::sent};
     // What was sent in a session that has ended may be lost: whoever subscribed says where to go on.
     if (target_->bound != 0 && session != target_->bound) return false;
-    if (session != 0 && target_->bound != session) {
-        tried = node_->try_bind(target_->peer, target_->flow, session, {topic_, target_->epoch, name_, 0, false, true});
-        if (tried.status == Status::sent) target_->bound = session;
-    }
+    Attempt tried = bind(session);
     if (tried.status == Status::sent) {
         const std::size_t count = due();
         if (count == 0) return false;
         std::size_t taken = 0;
         tried = node_->try_views(target_->peer, target_->flow, session, {topic_, target_->number, 0},
                                  views_.data() + next_, count, taken);
-        if (tried.status == Status::large) taken = send_large(views_[next_]) ? 1 : 0;
+        if (tried.status == Status::large) {
+            const Outcome::Code code = send_large(views_[next_]);
+            if (code == Outcome::Code::too_large) {  // for this subscription, for ever: it misses it
+                ++target_->number;
+                ++next_;
+                missed_.fetch_add(1, std::memory_order_relaxed);
+                return true;
+            }
+            taken = code == Outcome::Code::ok ? 1 : 0;
+        }
         if (taken != 0) {
             target_->number += static_cast<std::uint32_t>(taken);
             next_ += taken;
@@ -165,18 +201,18 @@ bool Replay::send(bool& parked) {
 }
 
 // An event of many fragments, each of which has to be waited for.
-bool Replay::send_large(const EventView& view) {
+Outcome::Code Replay::send_large(const EventView& view) {
     Scheduler::Blocked blocked;
     const EventHead head = Passing{topic_, target_->number, 0}.head(view, 0);
     std::string prefix(reinterpret_cast<const char*>(&head), kEventHead);
     prefix.append(view.properties, view.head.properties);
     const Nanos began = now_ns();
-    Node::Sending sending{target_->peer, began + kLarge, began};
+    Node::Sending sending{target_->peer, began + large_patience(view.size), began};
     sending.only_in = target_->bound;
     const Interrupted interrupted = [&] { return closed_.load(std::memory_order_relaxed) || target_->gone(); };
     const Outcome outcome = node_->send_large(sending, kEventKind, {view.data, view.size}, &interrupted, 0,
                                               {prefix.data(), prefix.size()}, &target_->flow);
-    return outcome.ok() && sending.went;
+    return outcome.ok() && !sending.went ? Outcome::Code::interrupted : outcome.code;
 }
 
 }  // namespace antiphon::python

@@ -44,10 +44,12 @@ class Replay : public Pump, public log::Watcher, public Ticker {
     std::uint64_t position() const { return position_.load(std::memory_order_relaxed); }
 
    private:
+    Attempt bind(std::uint32_t session);
+    void introduce();
     bool read();
     void keep_what_passes();
     bool send(bool& parked);
-    bool send_large(const EventView& view);
+    Outcome::Code send_large(const EventView& view);
     std::size_t due();
 
     const std::shared_ptr<log::Store> store_;
@@ -59,6 +61,7 @@ class Replay : public Pump, public log::Watcher, public Ticker {
     const bool judged_;  // somebody looks into the data of each event
     Reference judge_;    // who does: for a list of bodies a list of verdicts; with the interpreter's lock
     log::Reader reader_;
+    const std::uint64_t first_;  // where it begins, if that is where the log ended then; else 0
     std::atomic<bool> closed_{false};  // set once; a slice looks at it between two batches
     bool watches_ = false, ticks_ = false;
 

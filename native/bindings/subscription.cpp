@@ -88,7 +88,14 @@ void SubscriptionTask::handle_events(const Calls& calls, Nanos until, std::uint6
             calls.report(told.source);
         }
         if (ack.broker != 0 && handler_->acks && (!handler_->manual || !result)) {
-            handler_->acks->add(ack, result ? AckRange::done : AckRange::again);
+            // Before the next one: it may take long, or be the end of this process. One of those that come
+            // again may have been just that.
+            const bool first = handler_->acks->add(ack, result ? AckRange::done : AckRange::again);
+            if (told.attempt > 1) {
+                handler_->acks->send();
+            } else if (first) {
+                handler_->acks->nudge();
+            }
         }
         ++count;
         ++since_look;
@@ -117,7 +124,10 @@ bool SubscriptionTask::hand_over(const Calls& calls, const EventReader::Topic& t
 bool SubscriptionTask::pass_on(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed) {
     const std::uint32_t number = views_.front().head.topic;
     const std::uint64_t key = TopicNames::key(run_.source, number);
-    if (handler_->routes.find(key) == handler_->routes.end()) {
+    const auto serves = [&](const auto& found) {
+        return found != handler_->routes.end() && found->second->serves(topic.bound->producer);
+    };
+    if (!serves(handler_->routes.find(key))) {
         Reference source = Reference::steal(PyLong_FromLong(run_.source));
         Reference publisher = Reference::steal(PyLong_FromUnsignedLong(number));
         Reference producer = Reference::steal(PyLong_FromUnsignedLongLong(topic.bound->producer));
@@ -129,8 +139,9 @@ bool SubscriptionTask::pass_on(const Calls& calls, const EventReader::Topic& top
         }
     }
     const auto found = handler_->routes.find(key);
-    if (found == handler_->routes.end()) return true;  // nobody wants them
+    if (!serves(found)) return true;  // nobody wants them
     const std::shared_ptr<Route> route = found->second;
+    route->resume(topic.bound->first);
     route->relay(views_, missed, run_.arrived, handler_->patience);
     for (const auto& [peer, flow] : route->take_ended()) {
         if (!Reference::steal(PyObject_CallFunction(calls.ended.get(), "iI", peer, flow))) return false;
@@ -188,6 +199,7 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
                     handler_->acks->add(reader_.ack_of(*topic, view, run_.source),
                                         good ? AckRange::done : AckRange::again);
                 }
+                handler_->acks->send();
             }
             ++count;
         }

@@ -18,6 +18,8 @@ namespace antiphon::python {
 
 // Numbers of the filters on content that let a body pass, in order.
 using Verdict = std::vector<std::uint64_t>;
+// How long one event may take that goes in fragments: a slow line carries 1 MiB in a second.
+inline Nanos large_patience(std::size_t bytes) { return (5 + static_cast<Nanos>(bytes >> 20)) * kSecond; }
 
 struct Target : std::enable_shared_from_this<Target> {
     Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_,

@@ -6,6 +6,7 @@
 // session begins at the ring's tail, behind everything that was claimed for the old one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -133,6 +134,8 @@ class Peer {
     // Those who have no thread to wait with; raised and read in the same order.
     std::atomic<bool> parked{false};
     std::vector<std::weak_ptr<Sleeper>> sleepers;  // under mutex
+    static constexpr std::size_t kManySleepers = 256;
+    std::size_t sweep_at = kManySleepers;  // under mutex: with so many, those that have gone are looked for
     // True while one of them waits for the eventfd, which is made for the first one and then kept, and
     // not for the condition. Written with the selector's turn.
     std::atomic<bool> led{false};
@@ -227,7 +230,10 @@ class Peer {
     // Whoever parks looks at what it waits for once more afterwards.
     void park(std::weak_ptr<Sleeper> sleeper) {
         std::lock_guard lock(mutex);
-        if (sleepers.size() >= kManySleepers) std::erase_if(sleepers, [](const auto& one) { return one.expired(); });
+        if (sleepers.size() >= sweep_at) {
+            std::erase_if(sleepers, [](const auto& one) { return one.expired(); });
+            sweep_at = std::max(kManySleepers, 2 * sleepers.size());
+        }
         sleepers.push_back(std::move(sleeper));
         parked.store(true, std::memory_order_seq_cst);
     }
@@ -250,7 +256,6 @@ class Peer {
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t ignored = write(lead_wake, &one, sizeof one);
     }
-    static constexpr std::size_t kManySleepers = 256;  // from there on those that have gone are looked for
     void send_forward(Control kind, std::string_view payload, std::uint32_t flow = 0) {
         std::lock_guard lock(mutex);
         append_frame(forward, kind, payload, flow);

@@ -42,8 +42,9 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     auto origin = reader.left() != 0 ? reader.get<std::uint16_t>() : std::uint16_t{0};
     if (peer.id != broker_.load(std::memory_order_relaxed)) origin = 0;  // nobody else's word counts
     auto flags = reader.left() != 0 ? reader.get<std::uint8_t>() : std::uint8_t{0};
-    if (peer.id != broker_.load(std::memory_order_relaxed)) flags &= static_cast<std::uint8_t>(~kRecorded);
     const auto producer = (flags & kProducer) != 0 ? reader.get<std::uint64_t>() : std::uint64_t{0};
+    const auto first = (flags & (kProducer | kRecorded)) != 0 ? reader.get<std::uint64_t>() : std::uint64_t{0};
+    if (peer.id != broker_.load(std::memory_order_relaxed)) flags &= static_cast<std::uint8_t>(~kRecorded);
     if (!reader.ok() || name.size() > kMostNameBytes) return false;
     Registration* registration = flow_of(flow);
     // It was closed meanwhile, or was meant for another life of this node: its events go nowhere.
@@ -52,7 +53,7 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     }
     registration->topics->bind(peer.id, topic,
                                {std::move(name), origin, (flags & kRetains) != 0, epoch, peer.in_session,
-                                (flags & kRecorded) != 0, producer});
+                                (flags & kRecorded) != 0, producer, first});
     return true;
 }
 
@@ -88,6 +89,7 @@ Attempt Node::try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const B
     ByteWriter writer;
     writer.put(binding.topic).put(binding.epoch).text(binding.name).put(binding.origin).put(flags);
     if (binding.producer != 0) writer.put(binding.producer);
+    if (binding.producer != 0 || binding.recorded) writer.put(binding.first);
     const std::string payload = writer.bytes();
     auto copy = [&](Ring& ring, std::uint64_t position) { ring.write(position, payload.data(), payload.size()); };
     const Header header{static_cast<std::uint32_t>(payload.size()), static_cast<std::uint16_t>(Control::bind), 0,

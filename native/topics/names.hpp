@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace antiphon {
@@ -24,6 +25,9 @@ struct BoundTopic {
     std::uint32_t session;  // the first one that it holds in
     bool recorded = false;       // a broker sends it out of a log: see LogMark
     std::uint64_t producer = 0;  // whose events are to be recorded, each once; 0: nobody asks for that
+    // Of a producer: the first event that it does not know to be recorded. Out of a log: the place where its
+    // broker began, if whoever begins there again would begin elsewhere; else 0.
+    std::uint64_t first = 0;
     // The number that comes next; only the thread that hands out this subscription's events looks at it.
     std::uint32_t next = 1;
 };
@@ -61,6 +65,16 @@ class TopicNames {
             if ((*at)->session <= session) return *at;
         }
         return nullptr;
+    }
+    // Where brokers began with topics out of logs, as far as they said so; the last word for each.
+    std::vector<std::pair<std::string, std::uint64_t>> begun() {
+        std::lock_guard lock(mutex_);
+        std::vector<std::pair<std::string, std::uint64_t>> all;
+        for (const auto& [key, bindings] : topics_) {
+            const BoundTopic& last = *bindings.back();
+            if (last.recorded && last.first != 0) all.emplace_back(last.name, last.first);
+        }
+        return all;
     }
     // Changes when a binding does: what was found before may be another now.
     std::uint64_t version() const { return version_.load(std::memory_order_acquire); }

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import Broker, Bus, ConfigError, Event
+from antiphon import Broker, Bus, ConfigError, Event, NodeConfig
 from antiphon.testing import Child, ChildFailed, Collected, Control, Proxy, eventually
 from integration.buses import PATIENCE, Events
 from integration.durables import record, recording, standing, take
@@ -87,6 +87,65 @@ def test_the_position_outlives_the_broker(path: Path) -> None:
             assert take(sub, 1)[0].data == b"end"
             sub.close()
             sub = bus.subscribe("t", Events(), durable="d")
+            caught_up(broker, "d")
+
+
+def test_what_is_handled_is_acknowledged_while_the_next_one_takes_long(broker: Broker) -> None:
+    going_on = threading.Event()
+
+    def handler(event: Event) -> None:
+        if event.data == b"slow":
+            going_on.wait(PATIENCE)
+
+    with Bus(broker.address) as bus:
+        record(bus, "t", b"quick", b"slow")
+        bus.subscribe("t", handler, durable="d", start="earliest")
+        try:
+            eventually(lambda: lag(broker, "d") == 1, PATIENCE)
+        finally:
+            going_on.set()
+        caught_up(broker, "d")
+
+
+def test_an_event_that_a_subscriber_cannot_take_holds_up_nothing(path: Path) -> None:
+    large = b"." * 1_000_000
+    small = NodeConfig(max_message_bytes=100_000)
+    with (
+        recording(path, max_attempts=2) as broker,
+        Bus(broker.address) as here,
+        Bus(broker.address, node_config=small) as there,
+    ):
+        record(here, "t", b"before", large, b"after")
+        events, replayed = Events(), Events()
+        there.subscribe("t", events, durable="d", start="earliest")
+        there.subscribe("t", replayed, start="earliest")
+        assert sorted(events.wait(2)) == [b"after", b"before"]
+        assert replayed.wait(2) == [b"before", b"after"]
+        assert replayed.items[1].missed == 1
+        dead = here.subscribe("$dead/d", start="earliest")
+        assert take(dead, 1)[0].data == large
+        caught_up(broker, "d")
+
+
+def test_what_a_subscription_had_when_it_was_closed_is_not_to_blame(path: Path) -> None:
+    with recording(path, max_attempts=2) as broker, Bus(broker.address) as bus:
+        record(bus, "t", b"one")
+        for attempt in range(1, 6):
+            with bus.subscribe("t", durable="d", start="earliest", ack="manual") as sub:
+                event = take(sub, 1)[0]  # and does nothing with it
+                assert (event.data, event.attempt) == (b"one", attempt)
+
+
+def test_one_event_that_is_kept_for_long_stops_no_others(broker: Broker) -> None:
+    with Bus(broker.address) as bus:
+        record(bus, "t", *numbers(0, 50))
+        with bus.subscribe("t", durable="d", start="earliest", ack="manual", capacity=5) as sub:
+            kept = sub.receive(PATIENCE)
+            for i in range(1, 50):
+                event = sub.receive(PATIENCE)
+                assert event.data == b"%d" % i
+                event.ack()
+            kept.ack()
             caught_up(broker, "d")
 
 

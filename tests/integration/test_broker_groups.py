@@ -54,6 +54,26 @@ def test_each_event_goes_to_one_member_without_a_store(broker: Broker) -> None:
         assert all(len(events) > 50 for events in members)
 
 
+def test_events_keep_their_topic_though_its_number_is_used_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon.broker.broker._NUMBER_RESTS", 0.0)
+    monkeypatch.setattr("antiphon.broker.broker._LINGER", 0.0)
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        sub = there.subscribe("jobs/*", group="workers", ack="manual")
+        settled(broker, subscriptions=1)
+        numbers = []
+        for i in range(6):
+            with here.publisher(f"jobs/{i}") as publisher:
+                assert publisher.wait_for_subscribers(1, PATIENCE)
+                numbers.append(broker._topics[f"jobs/{i}"].number)
+                publisher.publish(f"jobs/{i}".encode())
+                event = sub.receive(PATIENCE)  # and never acknowledges it
+                assert event.topic == event.data.decode()
+            eventually(lambda: f"jobs/{i}" not in broker._topics, PATIENCE)  # noqa: B023
+        assert len(set(numbers)) < len(numbers)
+
+
 def test_two_groups_get_everything_each(broker: Broker) -> None:
     with Bus(broker.address) as here, Bus(broker.address) as there:
         groups = {name: [Events(), Events()] for name in ("a", "b")}

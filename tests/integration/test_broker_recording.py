@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import re
 import subprocess
 import sys
@@ -20,12 +22,15 @@ from antiphon import (
     Closed,
     ConfigError,
     Message,
+    MessageTooLarge,
+    Node,
+    NodeConfig,
     PeerUnreachable,
     StoreFull,
     WouldBlock,
 )
 from antiphon.broker.store import Store
-from antiphon.testing import Proxy, eventually
+from antiphon.testing import Child, Control, Proxy, eventually
 from antiphon.topics import Publisher
 from integration.brokers import settled
 from integration.buses import PATIENCE, Events
@@ -320,7 +325,9 @@ def _full(publisher: Publisher) -> bool:
     return False
 
 
-def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(tmp_path: Path) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     done = subprocess.run(
@@ -329,31 +336,152 @@ def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(tmp_path: 
     if done.returncode != 0:
         pytest.skip("no right to mount a small file system")
     try:
-        with (
-            recording(disk / "store", fsync="none", segment_bytes=1 << 20) as broker,
-            Bus(broker.address) as bus,
-        ):
-            publisher = bus.publisher("t", record=True)
-            taken = 0
-            while not _full(publisher):
-                taken += 1
-                assert taken < 1000
-            taken += 1  # the one that found no space is kept
-            assert taken > 100
-            with pytest.raises(StoreFull, match="no space left"):
-                publisher.publish(b"more")
-            sub = bus.subscribe("t", start="earliest")
-            assert len(take(sub, taken - 1)) == taken - 1  # reading goes on
-            # More room: what was kept is recorded, and nothing twice.
-            subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
-            eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
-            publisher.publish(b"again")
-            publisher.flush(PATIENCE)
-            data = in_log(disk / "store", "t")
-            assert data.count(b"again") == 1
-            assert len(data) == taken + 1
+        yield disk
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def _enlarge(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=32m", str(disk)], check=True)
+
+
+def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(small_disk: Path) -> None:
+    with (
+        recording(small_disk / "store", fsync="none", segment_bytes=1 << 20) as broker,
+        Bus(broker.address) as bus,
+    ):
+        publisher = bus.publisher("t", record=True)
+        taken = 0
+        while not _full(publisher):
+            taken += 1
+            assert taken < 1000
+        taken += 1  # the one that found no space is kept
+        assert taken > 100
+        with pytest.raises(StoreFull, match="no space left"):
+            publisher.publish(b"more")
+        sub = bus.subscribe("t", start="earliest")
+        assert len(take(sub, taken - 1)) == taken - 1  # reading goes on
+        # More room: what was kept is recorded, and nothing twice.
+        _enlarge(small_disk)
+        eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
+        publisher.publish(b"again")
+        publisher.flush(PATIENCE)
+        data = in_log(small_disk / "store", "t")
+        assert data.count(b"again") == 1
+        assert len(data) == taken + 1
+
+
+def test_what_was_written_before_the_disk_was_full_hides_nothing(small_disk: Path) -> None:
+    """It is acknowledged when it is synced, behind the word that what follows found no space."""
+    with (
+        recording(small_disk / "store", fsync="interval", fsync_interval=1.0) as broker,
+        Bus(broker.address) as bus,
+    ):
+        publisher = bus.publisher("t", record=True)
+        # In parts, so that some of it is written well before there is no space left.
+        with contextlib.suppress(StoreFull):
+            for _ in range(64):
+                publisher.publish_many([b"." * 10_000] * 16)
+        eventually(lambda: publisher.statistics()["acknowledged"] > 0, PATIENCE)
+        with pytest.raises(StoreFull, match="no space left"):
+            publisher.flush(PATIENCE)
+        _enlarge(small_disk)
+        published = publisher.statistics()["published"]
+        eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
+        assert len(in_log(small_disk / "store", "t")) == published
+
+
+def test_an_event_that_the_broker_cannot_take_is_refused_at_once(path: Path) -> None:
+    small = NodeConfig(max_message_bytes=100_000)
+    config = BrokerConfig(store=str(path))
+    with (
+        Broker("tcp://127.0.0.1:0", config=config, node_config=small) as broker,
+        Bus(broker.address) as bus,
+    ):
+        publisher = bus.publisher("t", record=True)
+        publisher.publish(b"first")
+        publisher.flush(PATIENCE)
+        with pytest.raises(MessageTooLarge):
+            publisher.publish(b"." * 100_000)
+        publisher.publish(b"." * 99_000)
+        publisher.flush(PATIENCE)
+    assert [len(data) for data in in_log(path, "t")] == [5, 99_000]
+
+
+def test_what_a_closed_publisher_gives_up_is_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = free_address()
+    with Bus(address) as bus:
+        with standing(address, path) as broker:
+            publisher = bus.publisher("t", record=True)
+            publisher.publish(b"first")
+            publisher.flush(PATIENCE)
+            broker.kill()
+        publisher.publish_many([b"second", b"third"])
+        with caplog.at_level(logging.WARNING, "antiphon.topics"):
+            publisher.close()
+        assert "closed with 2 events" in caplog.text
+        with pytest.raises(Closed):
+            publisher.publish(b"late")
+
+
+def test_nothing_is_published_behind_the_back_of_a_close(broker: Broker, path: Path) -> None:
+    """What a call has taken is waited for, and one that comes too late is refused."""
+    for attempt in range(20):
+        with Bus(broker.address) as bus:
+            publisher = bus.publisher("t", record=True)
+            taken = [0]
+
+            def work(publisher: Publisher = publisher, taken: list[int] = taken) -> None:
+                with contextlib.suppress(Closed):
+                    while True:
+                        publisher.publish(b"%d" % attempt)  # noqa: B023
+                        taken[0] += 1
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            eventually(lambda: taken[0] > 20, PATIENCE)  # noqa: B023
+            bus.close()
+            thread.join(PATIENCE)
+            assert in_log(path, "t").count(b"%d" % attempt) == taken[0]
+
+
+def publish_as(control: Control, address: str, id: int) -> None:
+    """One life of a client with an id of its own, until it is killed."""
+    from antiphon import Bus, Node
+
+    with Node(id) as node, Bus(address, node=node) as bus:
+        bus.publisher("other", record=True).close()
+        publisher = bus.publisher("t", record=True)
+        publisher.publish_many([b"before %d" % i for i in range(10)])
+        publisher.flush(10)
+        control.tell("flushed", number=publisher._number)
+        control.hear()
+
+
+def test_a_client_that_begins_another_life_is_recorded_from_its_first_event_on(
+    broker: Broker, path: Path
+) -> None:
+    """Its publisher has the number of the one before, whose way into the log is still there."""
+    with Bus(broker.address) as there:
+        other = there.publisher("t", record=True)  # so the broker asks for the topic all the time
+        other.publish(b"other")
+        other.flush(PATIENCE)
+        with Child(publish_as, address=broker.address, id=7) as child:
+            number = child.expect("flushed", PATIENCE)["number"]
+            child.kill()
+        settled(broker, clients=1)
+        with Node(7) as node, Bus(broker.address, node=node) as bus:
+            with bus.publisher("other", record=True) as first:
+                eventually(lambda: first.subscribers == 1, PATIENCE)
+            publisher = bus.publisher("t", record=True)
+            assert publisher._number == number
+            publisher.publish_many([b"1", b"2", b"3"])  # perhaps before it is announced
+            eventually(lambda: number in broker._neighbours.all[7].table.topics, PATIENCE)
+            publisher.publish_many([b"4", b"5"])
+            publisher.flush(PATIENCE)
+            assert in_log(path, "t")[11:] == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_the_command_takes_a_store(path: Path) -> None:

@@ -168,6 +168,32 @@ def test_a_subscriber_goes_on_where_it_was_after_its_connection_was_cut(broker: 
         assert events.data == numbers(0, 3000)
 
 
+def test_a_subscriber_that_has_nothing_yet_goes_on_where_it_began(path: Path) -> None:
+    """At the end of the log as it was: not at that of the log that it finds later."""
+    address = free_address()
+    with Bus(address) as bus, Bus(address) as other:
+        events = {start: Events() for start in (None, "latest", "earliest")}
+        with standing(address, path) as broker:
+            record(bus, "t", b"before")
+            subs = [other.subscribe("t", one, start=start) for start, one in events.items()]
+            empty = other.subscribe("empty")
+            publisher = bus.publisher("empty", record=True)
+            for sub in (*subs[:2], empty):
+                eventually(sub._core.positions, PATIENCE)
+            events["earliest"].wait(1)
+            broker.kill()
+        with Store(path) as store:
+            for topic in ("t", "empty"):
+                store.append(topic, b"between")
+        with standing(address, path):
+            record(bus, "t", b"after")
+            publisher.publish(b"after")
+            for start, one in events.items():
+                one.wait(3 if start == "earliest" else 2)
+                assert one.data[-2:] == [b"between", b"after"]
+            assert [event.data for event in take(empty, 2)] == [b"between", b"after"]
+
+
 def test_a_subscriber_goes_on_where_it_was_after_a_kill_of_the_broker(path: Path) -> None:
     address = free_address()
     with Bus(address) as bus, Bus(address) as other:

@@ -83,7 +83,8 @@ class Answers:
     def replay_dead(self, source: int, name: str, limit: int) -> int:
         """How many dead letters went back to their topics."""
         with self._broker._lock:
-            return self._of(source, name).replay_dead(name, limit)
+            deliveries = self._of(source, name)
+        return deliveries.replay_dead(name, limit, self._broker._lock)
 
     # --- who asks ---------------------------------------------------------------------------
 

@@ -152,7 +152,9 @@ class Broker(Remembering, Owner):
             if self._state == "closed":
                 raise Closed("this broker was closed; make a new one", what="broker")
             if self.config.store is not None:
-                store = open_store(self.config.store, self.config)
+                store = open_store(
+                    self.config.store, self.config, self.node.config.max_message_bytes
+                )
                 self._recording = Recording(self.node, store, self.config)
             try:
                 recording = self._recording
@@ -386,8 +388,7 @@ class Broker(Remembering, Owner):
             return
         if interest.named:
             if self._deliveries is not None:
-                recorded = self._recorded(interest.pattern)
-                self._deliveries.went(peer, subscribed.flow, recorded)
+                self._deliveries.went(peer, subscribed.flow, self._recorded)
             self._route_groups(interest.pattern)
             return
         self._system.went(peer, subscribed.flow)
@@ -470,6 +471,10 @@ class Broker(Remembering, Owner):
                     self._start_recording(topic)
                 else:
                     self._entrance.refuse(source, "record", name, why)
+            before = topic.routes.get((source, number))
+            if before is not None:  # of the one that had this id before
+                self._stale.pop(before, None)
+                self._close_route(before)
             own = self._number()
             core: PublisherCore | RecorderCore
             if topic.recorded and allowed:

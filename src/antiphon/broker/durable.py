@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from antiphon._core import DeliveryCore, make_delivery
 from antiphon.broker.config import BrokerConfig
+from antiphon.broker.letters import Letters
 from antiphon.broker.permissions import Known
 from antiphon.broker.positions import Place, Positions, Saved
 from antiphon.broker.recording import beginning
@@ -38,7 +38,6 @@ _CAPACITY = 65536
 _CLAIMED = 5.0  # seconds for which a name is kept for the one who asked
 _MOST_OUT, _MOST_OUT_OF_GROUP = 4096, 64  # events of one member without an acknowledgement
 _MOST_PUSHED = 4096  # events of topics that are not recorded, which wait for a member
-_OURS = ("dead.topic", "dead.sequence", "dead.attempts")
 
 Key = tuple[str, ...]
 
@@ -81,6 +80,7 @@ class Deliveries:
         self._held: dict[tuple[int, int], _Delivery] = {}
         self._claimed: dict[str, tuple[int, float]] = {}
         self._writing = threading.Lock()
+        self._replaying = threading.Lock()  # before the broker's
         self._leaving: dict[tuple[int, int], float] = {}
         self._said_all: set[tuple[int, int]] = set()
         for saved in [] if self._positions is None else self._positions.load():
@@ -217,8 +217,11 @@ class Deliveries:
             [] if known is None else known.pending,
         )
 
-    def went(self, peer: int, flow: int, recorded: dict[str, int]) -> None:
-        """A subscription with a name has gone; what it has not acknowledged is for the next one."""
+    def went(self, peer: int, flow: int, recorded: Callable[[Pattern], dict[str, int]]) -> None:
+        """A subscription with a name has gone; what it has not acknowledged is for the next one.
+
+        ``recorded``: the topics that match, for that one.
+        """
         place = (peer, flow)
         for delivery in self._all.values():
             delivery.waiting.pop(place, None)
@@ -229,14 +232,15 @@ class Deliveries:
         # One that ends in good order handles what it has, and acknowledges it.
         said_all = place in self._said_all
         self._said_all.discard(place)
-        busy = held.core.dismiss(peer, flow) and self._node._is_connected(peer)
+        connected = self._node._is_connected(peer)
+        busy = held.core.dismiss(peer, flow) and connected
         if busy and not said_all:
             self._leaving[place] = time.monotonic() + self._config.ack_timeout
         else:
-            self.release(place)
+            self.release(place, blame=not connected and not said_all)
         if not held.members and held.waiting:
             _, interest = held.waiting.popitem()
-            self._join(held, interest, recorded)
+            self._join(held, interest, recorded(interest.pattern))
 
     def said_all(self, place: tuple[int, int]) -> None:
         """A subscription was closed and acknowledges nothing more; that it has gone may follow."""
@@ -246,8 +250,11 @@ class Deliveries:
         else:
             self.release(place)
 
-    def release(self, place: tuple[int, int]) -> None:
-        """What one who has left has not acknowledged is for the others; any place."""
+    def release(self, place: tuple[int, int], blame: bool = False) -> None:
+        """What one who has left has not acknowledged is for the others; any place.
+
+        ``blame``: it did not leave in good order, and an event may be why.
+        """
         held = self._held.get(place)
         if held is None or place in held.members:
             return
@@ -255,7 +262,7 @@ class Deliveries:
         self._leaving.pop(place, None)
         if held.core is None:
             return
-        held.core.leave(*place)
+        held.core.leave(*place, blame)
         if held.saved is None and not held.members and held not in self._held.values():
             held.core.close()
             del self._all[held.key]
@@ -284,8 +291,8 @@ class Deliveries:
 
     # --- positions --------------------------------------------------------------------------
 
-    def moved(self) -> list[tuple[Key, Saved]]:
-        """Those that are to be written, as they stand now; for `write`."""
+    def moved(self) -> list[Key]:
+        """Those that are to be written; for `write`."""
         found = []
         for delivery in self._all.values():
             core = delivery.core
@@ -293,21 +300,24 @@ class Deliveries:
                 continue
             delivery.written = core.version
             self._note(delivery)
-            found.append((delivery.key, msgspec.structs.replace(delivery.saved)))
+            found.append(delivery.key)
         return found
 
-    def write(self, moved: list[tuple[Key, Saved]]) -> None:
-        """Without the broker's lock: the disk may take its time."""
-        for key, saved in moved:
+    def write(self, moved: list[Key]) -> None:
+        """Without the broker's lock: the disk may take its time.
+
+        What is written is what is known by then: another may have saved something meanwhile.
+        """
+        for key in moved:
             with self._writing:
                 delivery = self._all.get(key)
-                if delivery is None or self._positions is None:
+                if delivery is None or delivery.saved is None or self._positions is None:
                     continue  # it was forgotten meanwhile
                 try:
-                    self._positions.save(saved)
+                    self._positions.save(delivery.saved)
                 except OSError as error:
                     delivery.written = -1
-                    log.error("the position of %r was not written: %s", saved.name, error)
+                    log.error("the position of %r was not written: %s", delivery.name, error)
 
     def _save(self, delivery: _Delivery) -> None:
         """At once: it is new, or its file says something that must not be done twice."""
@@ -366,31 +376,27 @@ class Deliveries:
             )
         return sorted(found, key=lambda one: str(one["name"]))
 
-    def replay_dead(self, name: str, limit: int) -> int:
-        """Dead letters that were not replayed before go back to their topics; how many did."""
-        delivery = self._all.get(("durable", name))
-        if delivery is None or delivery.saved is None or self._store is None:
-            raise ConfigError(f"there is no durable subscription {name!r}", setting="durable")
-        done = 0
-        reader = self._store.reader(dead_topic(name), delivery.saved.dead_replayed + 1)
-        for record in reader:
-            if limit and done >= limit:
-                break
-            properties = msgspec.msgpack.decode(record.properties, type=dict[str, Any])
-            topic = str(properties["dead.topic"])
-            kept = {key: value for key, value in properties.items() if key not in _OURS}
-            self._store.append(
-                topic,
-                record.data,
-                properties=msgspec.msgpack.encode(kept) if kept else b"",
-                time_ns=record.time_ns,
-                source=record.source,
-            )
-            delivery.saved.dead_replayed = record.sequence
-            done += 1
-        if done:
-            self._save(delivery)
-        return done
+    def replay_dead(self, name: str, limit: int, lock: threading.RLock) -> int:
+        """Dead letters that were not replayed before go back to their topics; how many did.
+
+        Without the broker's lock, which is taken for moments: the disk may take its time.
+        """
+        with self._replaying:
+            with lock:
+                delivery = self._all.get(("durable", name))
+                if delivery is None or delivery.saved is None or self._store is None:
+                    raise ConfigError(
+                        f"there is no durable subscription {name!r}", setting="durable"
+                    )
+                before = delivery.saved.dead_replayed
+                sending = Letters(self._store, dead_topic(name), before)
+            try:
+                return sending.send(limit)
+            finally:  # those that went are not sent once more
+                with lock:
+                    if self._all.get(delivery.key) is delivery and sending.replayed != before:
+                        delivery.saved.dead_replayed = sending.replayed
+                        self._save(delivery)
 
     def end(self) -> None:
         """Nothing is handed out any more; acknowledgements still count."""

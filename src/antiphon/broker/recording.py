@@ -24,10 +24,14 @@ from antiphon.topics.neighbours import Interest
 __all__ = ["Recording", "beginning", "no_store", "open_store"]
 
 _FASTEST = 1e9
+_QUEUE = 16 << 20  # bytes that wait to be written, beside the largest event
 
 
-def open_store(path: str | os.PathLike[str], config: BrokerConfig) -> Store:
-    """Raises `ConfigError` for a directory that another broker has, or that is no store."""
+def open_store(path: str | os.PathLike[str], config: BrokerConfig, largest: int) -> Store:
+    """Raises `ConfigError` for a directory that another broker has, or that is no store.
+
+    ``largest``: bytes of an event.
+    """
     return Store(
         path,
         fsync=config.fsync,  # type: ignore[arg-type]
@@ -35,6 +39,7 @@ def open_store(path: str | os.PathLike[str], config: BrokerConfig) -> Store:
         segment_bytes=config.segment_bytes,
         keep_bytes=config.keep_bytes,
         keep_age=config.keep_age,
+        queue_bytes=largest + _QUEUE,
     )
 
 

@@ -128,9 +128,7 @@ class Remembering:
         groups = [] if self._deliveries is None else self._deliveries.pushed(topic.name)
         way: RouteCore = route.core
         if groups and not topic.recorded and route.allowed:
-            shared = [
-                make_group_route(group, topic.number, topic.name, route.source) for group in groups
-            ]
+            shared = [make_group_route(group, topic.name, route.source) for group in groups]
             way = fork_route([way, *shared], quota)
             quota = None
         route.core.limit(quota)

@@ -97,9 +97,7 @@ class Answer(msgspec.Struct, array_like=True):
     def refusing(cls, error: AntiphonError) -> Answer:
         """One that raises the same where it was asked."""
         found = {name: getattr(error, name, None) for name in _DETAILS}
-        told: dict[str, str | int | None] = {
-            name: one for name, one in found.items() if isinstance(one, str | int)
-        }
+        told = {name: one for name, one in found.items() if isinstance(one, str | int)}
         return cls(type(error).__name__, str(error), details=told)
 
     def check(self) -> Any:

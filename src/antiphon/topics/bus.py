@@ -204,8 +204,8 @@ class Bus(Owner):
             raise
 
     def _close_now(self, drain: float) -> None:
-        if self._recorded is not None and self._state == "running" and drain > 0:
-            self._recorded.drain(drain)
+        if self._recorded is not None and self._state == "running":
+            self._recorded.drain(max(0.0, drain))
         with self._lock:
             before, self._state = self._state, "closed"
             self._changed.notify_all()

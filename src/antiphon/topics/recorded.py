@@ -125,10 +125,11 @@ class Recorded:
         with bus._lock:
             for flow, subscription in bus._subscriptions.items():
                 said = bus._ledger.subscriptions.get(flow)
-                after = {topic: at for topic, at in subscription._core.positions() if at}
+                after = {topic: at - 1 for topic, at in subscription._core.positions()}
                 if said is None or not after:
                     continue
-                wish = msgspec.structs.replace(said.wish or Wish(), after=after)
+                wish = said.wish or Wish()
+                wish = msgspec.structs.replace(wish, after=wish.after | after)
                 bus._ledger.subscribe(msgspec.structs.replace(said, wish=wish))
 
     def release(self, flow: int) -> None:
@@ -176,14 +177,17 @@ class Recorded:
 
     def forget(self, number: int) -> None:
         """A publisher was closed; any number."""
-        self._publishers.pop(number, None)
+        publisher = self._publishers.pop(number, None)
         self._told.pop(number, None)
+        if publisher is not None:
+            _report_lost(publisher)
 
     def drain(self, timeout: float) -> None:
         """What is not recorded yet is waited for, before the bus says farewell."""
         until = time.monotonic() + timeout
         for publisher in list(self._publishers.values()):
             publisher._core.close(max(0.0, until - time.monotonic()))
+            _report_lost(publisher)
 
     def _receipt(self, source: int, batch: Any) -> None:
         for data in batch:
@@ -234,6 +238,18 @@ class Recorded:
             log.info("the broker was not asked to record %r: %s", publisher.topic, error)
             if number in self._told:
                 self._told[number] = 0
+
+
+def _report_lost(publisher: Publisher) -> None:
+    """Of one that is closed: nobody sends again what it has."""
+    left = publisher.statistics()["pending"]
+    if left:
+        log.warning(
+            "a publisher of %r was closed with %d events that the broker had not acknowledged; "
+            "they may be lost. flush() before close() says so in time",
+            publisher.topic,
+            left,
+        )
 
 
 def _log_failure(kind: int, source: int, error: BaseException) -> None:
