@@ -112,10 +112,9 @@ void Outbox::refuse(std::string error, std::string text) {
 bool Outbox::retry() {
     std::lock_guard lock(mutex_);
     if (status_ == log::Status::ok) return false;
-    go_back();
-    const log::Status before = std::exchange(status_, log::Status::ok);
     // Where it begins is said again: the broker may not know that what was before is recorded.
-    if (before == log::Status::out_of_order && target_) begin(target_->peer, target_->flow, target_->incarnation);
+    if (target_) begin(target_->peer, target_->flow, target_->incarnation);
+    const log::Status before = std::exchange(status_, log::Status::ok);
     send();
     status_ = before == log::Status::out_of_order ? log::Status::ok : before;
     return true;

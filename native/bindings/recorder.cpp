@@ -33,6 +33,8 @@ void Recorder::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, 
     received_.fetch_add(views.size(), std::memory_order_relaxed);
     const std::size_t total = allowed(views);
     Released released;
+    // It may have gone back and been told meanwhile that it need not have.
+    resume(receipt().upto + 1);
     for (std::size_t i = 0; i < total && !closed_.load(std::memory_order_relaxed);) {
         log::Block block(producer_, producer_ == 0 ? 0 : views[i].head.sequence);
         const std::size_t first = i;
