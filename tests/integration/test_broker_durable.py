@@ -108,7 +108,7 @@ def test_what_is_handled_is_acknowledged_while_the_next_one_takes_long(broker: B
 
 
 def test_an_event_that_a_subscriber_cannot_take_holds_up_nothing(path: Path) -> None:
-    large = b"." * 1_000_000
+    large = b"." * 3_000_000
     small = NodeConfig(max_message_bytes=100_000)
     with (
         recording(path, max_attempts=2) as broker,
