@@ -38,10 +38,10 @@ inline constexpr char kSendManyText[] =
 
 Sends several messages to one node, in this order and in as few frames as hold them.
 
-With ``kind=`` the messages are bytes or other buffers; without it they are Messages of one class. Much faster than as
-many calls of `send`. Blocks and raises as `send` does; the time it may wait begins anew with
-everything that the receiver takes. `SendTimeout.sent` says how many had gone out before, and those
-are delivered.)";
+With ``kind=`` the messages are bytes or other buffers; without it they are Messages of one class.
+Much faster than as many calls of `send`. Blocks and raises as `send` does; the time it may wait
+begins anew with everything that the receiver takes. `SendTimeout.sent` says how many had gone out
+before, and those are delivered.)";
 
 inline constexpr char kSendPackedText[] =
     R"(send_packed($self, target, data, offsets, *, kind)

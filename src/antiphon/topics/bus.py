@@ -579,7 +579,7 @@ class Bus(Owner):
 
     def _end(self, subscription: Subscription) -> bool:
         """Whether it could be closed: what it got before is still for its reader. With the lock."""
-        if not subscription.closed and subscription.pending:
+        if not subscription.closed and subscription._unhandled():
             return False
         with contextlib.suppress(AntiphonError):
             self._later(subscription._core.flow, subscription.close)

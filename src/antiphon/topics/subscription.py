@@ -248,6 +248,15 @@ class Subscription:
         """Events that wait here now."""
         return int(self._core.statistics()["pending"])
 
+    def _unhandled(self) -> bool:
+        """Whether it has got something that its reader or handler has not."""
+        if not isinstance(self._core, Handle):
+            return self.pending > 0
+        counts, delays = self._core.statistics(), self._core.delays()
+        # What came together is handed out one by one, and no longer waits when the first was taken.
+        gone = counts["handled"] + counts["dropped"] + delays["expired"] + delays["malformed"]
+        return bool(counts["pending"] or counts["messages"] > gone)
+
     @property
     def closed(self) -> bool:
         """Whether it was closed, by itself or with its bus."""
