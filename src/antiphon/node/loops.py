@@ -64,13 +64,13 @@ class Door:
         loop = self.loop()
         if loop is not None:
             self._due = deadline
-            loop.call_later(max(0.0, deadline - time.monotonic()), self._remind)
+            loop.call_later(max(0.0, deadline - time.monotonic()), self._remind, deadline)
 
-    def _remind(self) -> None:
-        now = time.monotonic()
-        if now < self._due:
-            return  # set for something that was awaited for longer; another one comes first
+    def _remind(self, due: float) -> None:
+        if due != self._due:
+            return  # another one, for something that was awaited for less long, has done it
         self._due = math.inf
+        now = time.monotonic()  # may be a little before: loops count in milliseconds
         late = [number for number, one in self.awaited.items() if one.deadline <= now]
         for number in late:
             self._tell(self.awaited.pop(number).wake)

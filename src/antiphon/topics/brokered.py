@@ -55,6 +55,9 @@ class BrokerFinder(Finder):
         """Shown to the broker."""
         self.on_welcome: Callable[[Welcome], None] | None = None
         """Told what may be done there, without a lock."""
+        self.broker = 0
+        """The id of the one that answered last, also when it has gone: what it said last is read
+        after its connection has ended, as often as not."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._state = "new"
@@ -169,6 +172,7 @@ class BrokerFinder(Finder):
                 value=self._address,
             )
         self._node._set_broker(node)
+        self.broker = node
         self._introduce(node)
         return Member(node, incarnation, self._address, _SOMETHING)
 

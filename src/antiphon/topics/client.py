@@ -90,8 +90,7 @@ class Client:
 
     def hear(self, peer: int, word: Word) -> tuple[int, str]:
         """A word of the broker; the flow of a subscription that has ended and why, or -1."""
-        known = self._finder.members()
-        if not self.brokered or not known or known[0].id != peer:
+        if not isinstance(self._finder, BrokerFinder) or self._finder.broker != peer:
             return _NOTHING  # nobody else has a say
         if isinstance(word, Welcome):
             self.welcomed(word)
