@@ -335,7 +335,8 @@ bool Delivery::run_slice(Nanos until) {
             one.push_back(std::move(due->second));
             again_.erase(due);
             send(*member, one, 1, lock);
-            if (!one.empty()) again_.emplace(one.front().not_before, std::move(one.front()));
+            // Back to where it was, before those of the same time: they keep their order.
+            if (!one.empty()) again_.emplace_hint(again_.begin(), one.front().not_before, std::move(one.front()));
         } else {
             if (fresh_.empty()) {
                 // When so many wait to be tried again, or buried, that is tried first: the timers come back to it.
