@@ -130,6 +130,7 @@ class Broker(Remembering, Owner):
         self._stale: dict[Route, tuple[float, int]] = {}
         self._owing: set[Route] = set()
         self._subscriptions_ended = 0
+        self._reloaded = False
         self._past = dict.fromkeys((*COUNTS, "denied"), 0)
         self._told = -1
         self._tidy_due = 0.0
@@ -240,10 +241,16 @@ class Broker(Remembering, Owner):
             table = Table(update.incarnation)
         else:
             table = self._neighbours.all[peer].table
+        known = self._gate.get(peer)
         refused = self._gate.admit(peer, update, len(table.topics), len(table.subscriptions))
         if refused is not None:
             self._entrance.dismiss(peer, refused)
-        return refused is None
+            return False
+        client = self._gate.get(peer)
+        if self._reloaded and client is not None and client is not known:
+            # It may have asked before the settings changed: only who is known is told of that.
+            self._entrance.letters.append((peer, encode(self._gate.welcome(client))))
+        return True
 
     def _shown(self, peer: int, update: Update) -> Update:
         return self._gate.shown(peer, update)
@@ -267,6 +274,7 @@ class Broker(Remembering, Owner):
         with self._lock:
             self.config, changed, kept = self.config.reloaded(new)
             self._gate.configure(self.config)
+            self._reloaded = True
             for peer, client in self._gate.again():
                 if isinstance(client, Refused):
                     self._entrance.dismiss(peer, client)
