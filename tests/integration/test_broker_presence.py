@@ -1,4 +1,4 @@
-"""What a broker and its clients take for granted of each other: that who has gone is known to."""
+"""Who is there and who has gone: what a broker and its clients know of each other."""
 
 from __future__ import annotations
 
@@ -20,26 +20,23 @@ CLIENT, BROKER = 40000, 33000
 @pytest.mark.parametrize("how", ["closes", "is removed", "is given back"])
 def test_one_that_was_only_sent_to_is_not_taken_for_connected_when_it_has_gone(how: str) -> None:
     config = NodeConfig(max_connections=1 if how == "is given back" else None)
-    with Node(1, config=config) as here, Node(3) as third:
-        with Node(2) as there:
-            here.add_peer(2, there.address)
-            here.send(2, b"", kind=KIND)
-            assert here._is_connected(2)
-            here.flush(PATIENCE)
-            if how == "is removed":
-                here.remove_peer(2)
-            elif how == "is given back":
-                here.add_peer(3, third.address)
-                here.send(3, b"", kind=KIND)
-            else:
-                there.close()
-            eventually(lambda: not here._is_connected(2), PATIENCE)
-            eventually(lambda: not there._is_connected(1), PATIENCE)
+    with Node(1, config=config) as here, Node(3) as third, Node(2) as there:
+        here.add_peer(2, there.address)
+        here.send(2, b"", kind=KIND)
+        assert here._is_connected(2)
+        here.flush(PATIENCE)
+        if how == "is removed":
+            here.remove_peer(2)
+        elif how == "is given back":
+            here.add_peer(3, third.address)
+            here.send(3, b"", kind=KIND)
+        else:
+            there.close()
+        eventually(lambda: not here._is_connected(2), PATIENCE)
+        eventually(lambda: not there._is_connected(1), PATIENCE)
 
 
-def test_a_client_whose_node_sent_to_the_brokers_id_before_notices_that_the_broker_has_gone() -> (
-    None
-):
+def test_a_client_notices_that_a_broker_has_gone_whose_id_its_node_had_sent_to_before() -> None:
     address = free_address()
     with Node(5) as node:
         with Node(BROKER, listen=address):
