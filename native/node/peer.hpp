@@ -181,7 +181,8 @@ class Peer {
     bool removing = false;     // under mutex: it was removed, and its connection is not closed yet
     bool up = false;           // on_connected was reported
     std::uint32_t sessions = 0;
-    // The session we receive in; written by the selector, read by threads that answer a flush.
+    // The session we receive in, even between two of them; written by the selector, read by threads that
+    // answer a flush and by those who ask whether the peer is connected.
     std::atomic<std::uint32_t> in_session{0};
     std::uint64_t connects = 0, losses = 0;
     int attempts = 0;

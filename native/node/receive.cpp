@@ -654,7 +654,8 @@ bool Node::forward_control(Channel& channel, Peer& peer, const Header& header, s
 
 // The receiving side of a connection ends. What is parked stays parked: it arrived.
 void Node::drop_receiving(Peer& peer) {
-    ++peer.in_session;
+    // Odd while something may come, and only then: a peer that we have only sent to is taken down as well.
+    if (peer.in_session % 2 == 1) ++peer.in_session;
     for (auto& [id, assembly] : peer.assemblies) {
         if (assembly.buffer) assembly.buffer->release();
         use_large(assembly.flow, -static_cast<std::int64_t>(assembly.size));
