@@ -252,6 +252,8 @@ def find_by(
     texts = [discover] if isinstance(discover, str) else discover
     if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
         raise _bad(discover)
+    if not texts:  # it would be alone for ever, and wonder why
+        raise _bad(discover)
     if node is not None and not (secret is None and tls is None and node_config is None):
         raise ConfigError(
             "secret=, tls= and node_config= belong to the node that is shared; give them there",
@@ -262,7 +264,9 @@ def find_by(
     make: Callable[[], Node] | None = None
     try:
         for text in texts:
-            scheme = text.partition("://")[0]
+            scheme, mark, _ = text.partition("://")
+            if not mark:
+                raise _bad(text)
             if scheme in ("local", "mcast"):
                 name = _own_channel(text, group) if scheme == "local" else text
                 channel = open_channel(name, BusConfig.load(), node, secret, tls, node_config)
