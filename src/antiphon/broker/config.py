@@ -120,7 +120,7 @@ class BrokerConfig:
                 setting="log_level",
                 value=self.log_level,
             )
-        parse_address(self.listen, setting="listen")
+        parse_address(self.listen, setting="listen", listening=True)
         self._path("secret_file")
         self._path("store")
         check_type("tls", self.tls, TLS)

@@ -252,8 +252,6 @@ def find_by(
     texts = [discover] if isinstance(discover, str) else discover
     if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
         raise _bad(discover)
-    if not texts:  # it would be alone for ever, and wonder why
-        raise _bad(discover)
     if node is not None and not (secret is None and tls is None and node_config is None):
         raise ConfigError(
             "secret=, tls= and node_config= belong to the node that is shared; give them there",
