@@ -163,8 +163,8 @@ PyObject* receive_many(PyObject* self, PyObject* const* arguments, Py_ssize_t co
     const Py_ssize_t most = PyNumber_AsSsize_t(values[0], nullptr);
     double timeout;
     if ((most == -1 && PyErr_Occurred()) || !read_timeout(values[1], timeout)) return nullptr;
-    if (most < 1) {
-        return raise("ConfigError", "most is " + std::to_string(most) + "; it must be at least 1",
+    if (most < 0) {
+        return raise("ConfigError", "most is " + std::to_string(most) + "; it must be a number of messages",
                      facts("{sssn}", "setting", "most", "value", most));
     }
     return guarded([&] { return inbox_of(self).receive_many(most, timeout); });

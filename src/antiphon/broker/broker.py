@@ -271,6 +271,7 @@ class Broker(Remembering, Owner):
         what would have but needs a restart. Raises `ConfigError` and changes nothing for settings
         that make no sense. Never blocks for long.
         """
+        self.node._check_process()
         new = self._configured(config)
         with self._lock:
             self.config, changed, kept = self.config.reloaded(new)

@@ -12,28 +12,27 @@ __all__ = ["check_drain", "check_timeout"]
 
 
 def check_timeout(value: Any, setting: str = "timeout") -> float | None:
-    """Seconds from 0 to what a thread can wait for; None is for ever. Raises `ConfigError`.
+    """Seconds from 0 to what a thread can wait for; None is for ever. TypeError for no number.
 
     What is past already is 0: a program that computes what is left to it may come out below. NaN
-    is refused. It compares with nothing, so a wait for it would never end, or never begin.
+    is refused, with `ConfigError`. It compares with nothing, so a wait for it would never end, or
+    never begin.
     """
-    return None if value is None else _seconds(value, setting, "a number of seconds, or None")
+    return None if value is None else _seconds(value, setting, "a number of seconds or None")
 
 
 def check_drain(value: Any) -> float:
-    """As `check_timeout`, for what must end. Raises `ConfigError`: nothing was closed then."""
+    """As `check_timeout`, for what must end. When it raises, nothing was closed yet."""
     return _seconds(value, "drain", "a number of seconds")
 
 
 def _seconds(value: Any, setting: str, wanted: str) -> float:
     try:
-        wrong = math.isnan(value)
+        nothing = math.isnan(value)
     except OverflowError:  # a whole number that is more than any float
-        wrong = False
+        nothing = False
     except TypeError:
-        wrong = True
-    if wrong:
-        raise ConfigError(
-            f"{setting} is {value!r}; it must be {wanted}", setting=setting, value=value
-        )
+        raise TypeError(f"{setting} is {wanted}, not {type(value).__name__}") from None
+    if nothing:
+        raise ConfigError(f"{setting} is NaN; give {wanted}", setting=setting, value=value)
     return float(min(max(0, value), threading.TIMEOUT_MAX))

@@ -148,6 +148,7 @@ class Publisher:
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = 5.0) -> bool:
         """Blocks until there are so many; False after ``timeout`` s, `Closed` when it is closed."""
+        self._bus.node._check_process()  # nobody would ever come
         self._bus._refuse_to_block("wait_for_subscribers()", "await asyncio.to_thread(...)")
         check_whole("count", count, 0, 2**31)
         timeout = check_timeout(timeout)
