@@ -31,6 +31,7 @@ class Acks : public Pump {
     ~Acks() override {
         if (!node_->forked()) retire();
     }
+    bool forked() const { return node_->forked(); }
 
     // True: there was nothing to be sent before it. Whoever may be busy with the next event for long then
     // nudges; those that come before the task has its turn go together.

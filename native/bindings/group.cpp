@@ -220,6 +220,14 @@ PyObject* departed() {
                  facts("{ss}", "reason", "not a member"));
 }
 
+bool take_message(PyObject* data, View& view) {
+    if (!PyObject_CheckBuffer(data)) {
+        PyErr_Format(PyExc_TypeError, "a message is bytes or another buffer, not %.100s", Py_TYPE(data)->tp_name);
+        return false;
+    }
+    return view.take(data, PyBUF_SIMPLE);
+}
+
 bool check_size(std::size_t size, std::uint64_t most) {
     if (size <= most) return true;
     Outcome outcome;
@@ -235,8 +243,12 @@ bool check_size(std::size_t size, std::uint64_t most) {
 }  // namespace
 
 bool GroupCore::try_send(PyObject* data, std::uint64_t to) {
+    if (node_->forked()) {
+        raise_forked();
+        return false;
+    }
     View view;
-    if (!view.take(data, PyBUF_SIMPLE) || !check_size(static_cast<std::size_t>(view->len), options_.max_message_bytes)) return false;
+    if (!take_message(data, view) || !check_size(static_cast<std::size_t>(view->len), options_.max_message_bytes)) return false;
     const auto lane = to == 0 ? all_ : single(to);
     if (!lane) {
         departed();
@@ -249,11 +261,7 @@ bool GroupCore::try_send(PyObject* data, std::uint64_t to) {
 PyObject* GroupCore::send(PyObject* data, std::uint64_t to, double timeout) {
     if (node_->forked()) return raise_forked();
     View view;
-    if (!PyObject_CheckBuffer(data)) {
-        PyErr_Format(PyExc_TypeError, "a message is bytes or another buffer, not %.100s", Py_TYPE(data)->tp_name);
-        return nullptr;
-    }
-    if (!view.take(data, PyBUF_SIMPLE)) return nullptr;
+    if (!take_message(data, view)) return nullptr;
     const std::string_view message(static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len));
     if (!check_size(message.size(), options_.max_message_bytes)) return nullptr;
     std::shared_ptr<Outgoing> one;

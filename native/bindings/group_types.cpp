@@ -145,12 +145,12 @@ void add_group_types(nb::module_& m) {
             "whole"_a, "on_error"_a)
         .def("send", [](GroupCore& self, nb::handle data, std::uint64_t to, double timeout) {
             return checked(self.send(data.ptr(), to, timeout));
-        }, "data"_a, "to"_a, "timeout"_a)
+        }, "data"_a.none(), "to"_a, "timeout"_a)
         .def("try_send", [](GroupCore& self, nb::handle data, std::uint64_t to) {
             const bool sent = self.try_send(data.ptr(), to);
             if (PyErr_Occurred()) throw nb::python_error();
             return sent;
-        }, "data"_a, "to"_a)
+        }, "data"_a.none(), "to"_a)
         .def("set_handler", [](GroupCore& self, nb::handle call) { self.set_handler(shared(call)); }, "handler"_a.none())
         .def("expect", &GroupCore::expect, "self_member"_a)
         .def("install", [](GroupCore& self, std::uint64_t member, const nb::list& members, nb::handle call) {

@@ -93,10 +93,9 @@ nb::object checked(PyObject* object) {
 }
 
 double timeout_of(nb::handle timeout) {
-    if (timeout.is_none()) return -1.0;
-    const double seconds = PyFloat_AsDouble(timeout.ptr());
-    if (seconds == -1.0 && PyErr_Occurred()) nb::raise_python_error();
-    return std::max(0.0, seconds);
+    double seconds;
+    if (!read_timeout(timeout.ptr(), seconds)) nb::raise_python_error();
+    return seconds;
 }
 
 // The calls on the fast path take their arguments straight from the interpreter.
@@ -139,17 +138,6 @@ PyObject* send_packed(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     return guarded([&] { return core_of(self).send_packed(arguments, count, names); });
 }
 
-bool read_timeout(PyObject* value, double& timeout) {
-    if (value == nullptr || value == Py_None) {
-        timeout = -1;
-        return true;
-    }
-    timeout = PyFloat_AsDouble(value);
-    if (timeout == -1.0 && PyErr_Occurred()) return false;
-    timeout = std::max(0.0, timeout);
-    return true;
-}
-
 PyObject* receive(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
     PyObject* value = count > 0 ? arguments[0] : nullptr;
     const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
@@ -175,6 +163,10 @@ PyObject* receive_many(PyObject* self, PyObject* const* arguments, Py_ssize_t co
     const Py_ssize_t most = PyNumber_AsSsize_t(values[0], nullptr);
     double timeout;
     if ((most == -1 && PyErr_Occurred()) || !read_timeout(values[1], timeout)) return nullptr;
+    if (most < 0) {
+        return raise("ConfigError", "most is " + std::to_string(most) + "; it must be a number of messages",
+                     facts("{sssn}", "setting", "most", "value", most));
+    }
     return guarded([&] { return inbox_of(self).receive_many(most, timeout); });
 }
 

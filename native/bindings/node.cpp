@@ -21,9 +21,27 @@ using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
 
+// False without an exception for what is no whole number, or one that is out of every range.
+bool read_whole(PyObject* number, long& value) {
+    int overflow = 0;
+    if (PyIndex_Check(number)) value = PyLong_AsLongAndOverflow(number, &overflow);
+    return PyIndex_Check(number) && overflow == 0 && !PyErr_Occurred();
+}
+
+bool read_target(PyObject* target, long& id) {
+    if (read_whole(target, id)) return true;
+    if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError, "a target is the id of a node, a number from 1 to 65535, not %R", target);
+    }
+    return false;
+}
+
 int read_kind(PyObject* kind) {
-    const long value = PyLong_AsLong(kind);
-    if (value == -1 && PyErr_Occurred()) return -1;
+    long value;
+    if (!read_whole(kind, value)) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "kind is %R; give a number from 64 to 65535", kind);
+        return -1;
+    }
     if (value < kFirstUserKind || value > 65535) {
         raise("ConfigError",
               "kind " + std::to_string(value) + " is not for users; give one from 64 to 65535",
@@ -317,10 +335,14 @@ Peer* NodeCore::find(long id) {
         std::lock_guard lock(peer->mutex);
         if (peer->known) return peer;
     }
+    // Whom it knows does not matter to a node that cannot send.
     if (node_->forked()) {
         raise_forked();
+    } else if (node_->fresh()) {
+        raise_not_started();
     } else {
-        raise_outcome({Outcome::Code::unknown_peer, {}, {}, {}}, static_cast<std::uint16_t>(id), 0, 0, 0);
+        const auto code = node_->closed() ? Outcome::Code::closed : Outcome::Code::unknown_peer;
+        raise_outcome({code, {}, {}, {}}, static_cast<std::uint16_t>(id), 0, 0, 0);
     }
     return nullptr;
 }
@@ -415,8 +437,8 @@ PyObject* NodeCore::send(PyObject* const* arguments, Py_ssize_t count, PyObject*
         return nullptr;
     }
     if (node_->forked()) return raise_forked();
-    const long id = PyLong_AsLong(values[0]);
-    if (id == -1 && PyErr_Occurred()) return nullptr;
+    long id;
+    if (!read_target(values[0], id)) return nullptr;
     Peer* peer = find(id);
     if (peer == nullptr) return nullptr;
 
@@ -511,8 +533,8 @@ PyObject* NodeCore::send_many(PyObject* const* arguments, Py_ssize_t count, PyOb
         return nullptr;
     }
     if (node_->forked()) return raise_forked();
-    const long id = PyLong_AsLong(values[0]);
-    if (id == -1 && PyErr_Occurred()) return nullptr;
+    long id;
+    if (!read_target(values[0], id)) return nullptr;
     Peer* peer = find(id);
     if (peer == nullptr) return nullptr;
     // A tuple of our own: nobody can change it while we wait.
@@ -572,8 +594,8 @@ PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, Py
         return nullptr;
     }
     if (node_->forked()) return raise_forked();
-    const long id = PyLong_AsLong(values[0]);
-    if (id == -1 && PyErr_Occurred()) return nullptr;
+    long id;
+    if (!read_target(values[0], id)) return nullptr;
     Peer* peer = find(id);
     const int kind = peer ? read_kind(values[3]) : -1;
     if (kind < 0) return nullptr;

@@ -3,8 +3,11 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <limits>
 
 namespace antiphon::python {
 
@@ -111,6 +114,30 @@ bool may_wait(const char* call, const char* twin) {
     if (!module) return false;
     return static_cast<bool>(
         Reference::steal(PyObject_CallMethod(module.get(), "refuse_to_block", "ss", call, twin)));
+}
+
+bool read_timeout(PyObject* value, double& timeout) {
+    if (value == nullptr || value == Py_None) {
+        timeout = -1;
+        return true;
+    }
+    timeout = PyFloat_AsDouble(value);
+    if (timeout == -1.0 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError)) {  // more seconds than there are, as infinity
+            PyErr_Clear();
+            timeout = PyObject_IsTrue(value) == 1 ? std::numeric_limits<double>::infinity() : 0.0;
+            return true;
+        }
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)) return false;
+        PyErr_Format(PyExc_TypeError, "timeout is a number of seconds or None, not %.100s", Py_TYPE(value)->tp_name);
+        return false;
+    }
+    if (std::isnan(timeout)) {
+        raise("ConfigError", "timeout is NaN; give a number of seconds, or None", facts("{sssd}", "setting", "timeout", "value", timeout));
+        return false;
+    }
+    timeout = std::max(0.0, timeout);
+    return true;
 }
 
 PyObject* raise_forked() {

@@ -90,6 +90,9 @@ Reference facts(const char* format, ...);
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent);
 // False, with WouldBlock raised, on a thread whose event loop is running.
 bool may_wait(const char* call, const char* twin);
+// Reads a time to wait: seconds, below zero for None (or when it was not given), 0 for what is past. False with
+// an exception set, which names the argument, for what is no number or NaN.
+bool read_timeout(PyObject* value, double& timeout);
 // For people: 0.25 s.
 std::string seconds_text(Nanos ns);
 PyObject* raise_forked();

@@ -147,17 +147,19 @@ void add_recording(nb::module_& m) {
         .def("publish", [](Outbox& self, nb::handle data, nb::handle properties, nb::handle ttl) {
             refuse_ttl(ttl);
             return checked(self.publish(data.ptr(), properties.is_none() ? nullptr : properties.ptr()));
-        }, "data"_a, "properties"_a.none() = nb::none(), "ttl"_a.none() = nb::none())
+        }, "data"_a.none(), "properties"_a.none() = nb::none(), "ttl"_a.none() = nb::none())
         .def("publish_many", [](Outbox& self, nb::handle events, nb::handle ttl) {
             refuse_ttl(ttl);
             return checked(self.publish_many(events.ptr()));
-        }, "events"_a, "ttl"_a.none() = nb::none())
+        }, "events"_a.none(), "ttl"_a.none() = nb::none())
         .def("publish_packed", [](Outbox& self, nb::handle data, nb::handle offsets, nb::handle ttl) {
             refuse_ttl(ttl);
             return checked(self.publish_packed(data.ptr(), offsets.ptr()));
-        }, "data"_a, "offsets"_a, "ttl"_a.none() = nb::none())
+        }, "data"_a.none(), "offsets"_a.none(), "ttl"_a.none() = nb::none())
         .def("flush", [](Outbox& self, nb::handle timeout) {
-            checked(self.flush(timeout.is_none() ? -1.0 : std::max(0.0, nb::cast<double>(timeout))));
+            double seconds;
+            if (!read_timeout(timeout.ptr(), seconds)) throw nb::python_error();
+            checked(self.flush(seconds));
         }, "timeout"_a.none())
         .def("serve", &Outbox::serve, "peer"_a, "incarnation"_a, "flow"_a, "least_charge"_a)
         .def("leave", &Outbox::leave, "peer"_a, "flow"_a)

@@ -148,10 +148,10 @@ def test_both_look_at_a_store_that_is_in_use(tmp_path: Path) -> None:
     ("arguments", "code", "says"),
     [
         (["check"], 2, "DIR"),
-        (["check", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+        (["check", "/nowhere/at/all"], 2, "/nowhere/at/all"),
         (["check", "/proc"], 2, "no store"),
-        (["check", "/etc/hostname"], 1, "/etc/hostname"),
-        (["dump", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+        (["check", "/etc/hostname"], 2, "/etc/hostname"),
+        (["dump", "/nowhere/at/all"], 2, "/nowhere/at/all"),
         (["dump", "/proc", "--from", "-1"], 2, "--from"),
         (["dump", "/proc", "--from", "1"], 2, "--topic"),
         (["dump", "/proc", "--limit", "0"], 2, "--limit"),

@@ -34,7 +34,7 @@ from antiphon.broker.routes import COUNTS, Route, Topic
 from antiphon.broker.system_topics import SystemTopics
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
-from antiphon.node.config import Insecure
+from antiphon.node.config import Insecure, check_type
 from antiphon.node.life import Owner, begin, end
 from antiphon.node.secret import read_secret
 from antiphon.topics.announcements import Subscribed, Table, Update, encode
@@ -138,6 +138,7 @@ class Broker(Remembering, Owner):
 
     def _configured(self, config: BrokerConfig | None) -> BrokerConfig:
         """With what was given beside the settings."""
+        check_type("config", config, BrokerConfig)
         if config is None:
             return BrokerConfig.load(**self._given)
         return replace(config, **self._given) if self._given else config
@@ -270,6 +271,7 @@ class Broker(Remembering, Owner):
         what would have but needs a restart. Raises `ConfigError` and changes nothing for settings
         that make no sense. Never blocks for long.
         """
+        self.node._check_process()
         new = self._configured(config)
         with self._lock:
             self.config, changed, kept = self.config.reloaded(new)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -12,6 +12,8 @@ from antiphon.broker.tokens import Token, check_name
 from antiphon.errors import ConfigError
 from antiphon.frozen import FrozenDict
 from antiphon.node import TLS
+from antiphon.node.address import parse_address
+from antiphon.node.config import check_type
 from antiphon.topics.names import Pattern
 from antiphon.topics.rights import Rights
 
@@ -118,6 +120,17 @@ class BrokerConfig:
                 setting="log_level",
                 value=self.log_level,
             )
+        parse_address(self.listen, setting="listen", listening=True)
+        self._path("secret_file")
+        self._path("store")
+        check_type("tls", self.tls, TLS)
+        patterns: object = self.record
+        if isinstance(patterns, str) or not isinstance(patterns, Iterable):
+            raise ConfigError(
+                f"record is {self.record!r}; it must be a list of patterns",
+                setting="record",
+                value=self.record,
+            )
         for pattern in self.record:
             Pattern(pattern)
         if self.record and self.store is None:
@@ -137,6 +150,15 @@ class BrokerConfig:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise ConfigError(
                 f"{setting} is {value!r}; it must be a whole number from {least} to {most}",
+                setting=setting,
+                value=value,
+            )
+
+    def _path(self, setting: str) -> None:
+        value: object = getattr(self, setting)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ConfigError(
+                f"{setting} is {value!r}; it must be a path, as text, or None",
                 setting=setting,
                 value=value,
             )

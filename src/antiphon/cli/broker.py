@@ -32,7 +32,10 @@ __all__ = ["app"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 add_commands(app)
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.")]
+Directory = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The directory of a store."),
+]
 log = logging.getLogger("antiphon.broker")
 
 _LOOK = 0.2

@@ -32,6 +32,7 @@ from antiphon._version import __version__
 from antiphon.broker.config import BrokerConfig
 from antiphon.cli.components import COMPONENTS
 from antiphon.errors import AntiphonError, ConfigError
+from antiphon.groups.config import GroupConfig
 from antiphon.lab import bridges, limits
 from antiphon.lab.java import programs
 from antiphon.lab.leftovers import Leftover, remove_folders
@@ -79,13 +80,14 @@ def collect() -> dict[str, Any]:
 
 def _settings() -> tuple[NodeConfig, list[dict[str, Any]], str | None]:
     try:
-        config, bus, broker = NodeConfig.load(), BusConfig.load(), BrokerConfig.load()
+        config = NodeConfig.load()
         rows = [
             {"name": prefix + name, "value": _plain(getattr(made, name)), "source": setting.source}
             for prefix, table, made in (
                 ("", "node", config),
-                ("bus.", "bus", bus),
-                ("broker.", "broker", broker),
+                ("bus.", "bus", BusConfig.load()),
+                ("group.", "group", GroupConfig.load()),
+                ("broker.", "broker", BrokerConfig.load()),
             )
             for name, setting in settings.resolve(type(made), table).items()
         ]

@@ -83,7 +83,7 @@ def sub(context: typer.Context) -> None:
 @app.command(**_PASS_ON)
 def group(context: typer.Context) -> None:
     """Be a member of a group: antiphon group lounge --as anna."""
-    _hand_over("group", context.args or ["--help"])
+    _hand_over("group", context.args)
 
 
 @app.command(**_PASS_ON)

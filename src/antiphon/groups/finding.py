@@ -262,7 +262,9 @@ def find_by(
     make: Callable[[], Node] | None = None
     try:
         for text in texts:
-            scheme = text.partition("://")[0]
+            scheme, mark, _ = text.partition("://")
+            if not mark:
+                raise _bad(text)
             if scheme in ("local", "mcast"):
                 name = _own_channel(text, group) if scheme == "local" else text
                 channel = open_channel(name, BusConfig.load(), node, secret, tls, node_config)

@@ -50,10 +50,11 @@ from antiphon.groups.reading import Reading
 from antiphon.groups.statistics import GroupStatistics, make_statistics
 from antiphon.groups.view import Member, View
 from antiphon.node import TLS, Future, Node, NodeConfig
-from antiphon.node.config import Insecure
+from antiphon.node.config import Insecure, check_type
 from antiphon.node.coroutines import is_coroutine
 from antiphon.node.future import Job
 from antiphon.node.life import Owner, begin, end
+from antiphon.node.waits import check_timeout
 from antiphon.topics.timer import make_timer
 
 __all__ = ["Group"]
@@ -99,13 +100,10 @@ class Group(Owner):
         node_config: NodeConfig | None = None,
         member_name: str | None = None,
     ) -> None:
-        given: object = name
-        if not isinstance(given, str) or not 0 < len(given.encode()) <= _NAME:
-            raise ConfigError(
-                f"name {given!r}: a group's name is text of 1 to {_NAME} bytes",
-                setting="name",
-                value=given,
-            )
+        _check_text("name", name)
+        if member_name is not None:
+            _check_text("member_name", member_name)
+        check_type("config", config, GroupConfig)
         super().__init__()
         self.name = name
         """The group's name: whoever gives the same is in it."""
@@ -287,6 +285,7 @@ class Group(Owner):
 
     def statistics(self) -> GroupStatistics:
         """Counts and depths of this moment, and what the layers count."""
+        self.node._check_process()  # the core's locks may be held for ever, in a forked child
         core = self._running_core()
         with self._lock:
             layers = {layer.name: layer.statistics() for layer in self._stack.layers}
@@ -375,9 +374,8 @@ class Group(Owner):
             self._refuse_to_send()
         core = self._core
         assert core is not None
-        core.send(
-            data, 0 if to is None else to.life, -1.0 if timeout is None else max(0.0, timeout)
-        )
+        patience = check_timeout(timeout)
+        core.send(data, _life_of(to), -1.0 if patience is None else patience)
 
     def send_async(self, data: Buffer, *, to: Member | None = None) -> Future[None]:
         """`send` as a `Future`, done when the message is in the window. Never blocks.
@@ -389,7 +387,7 @@ class Group(Owner):
             self._refuse_to_send()
         core = self._core
         assert core is not None
-        life = 0 if to is None else to.life
+        life = _life_of(to)
         key = -(1 << 41) - (life or self._number)
         later = self.node._later
         if not later.busy(key) and core.try_send(data, life):
@@ -555,6 +553,28 @@ class Group(Owner):
                 waiting.popleft()
         if not waiting:
             del self._outbox[node]
+
+
+def _check_text(setting: str, value: object) -> None:
+    # Lone surrogates are text to Python, and nothing that could be sent.
+    if not isinstance(value, str) or not 0 < len(value.encode(errors="replace")) <= _NAME:
+        wrong = True
+    else:
+        wrong = any("\ud800" <= one <= "\udfff" for one in value)
+    if wrong:
+        raise ConfigError(
+            f"{setting} {value!r}: give text of 1 to {_NAME} bytes", setting=setting, value=value
+        )
+
+
+def _life_of(to: Member | None) -> int:
+    if to is None:
+        return 0
+    if not isinstance(to, Member):
+        raise ConfigError(
+            f"to is {to!r}; it must be a Member, one of group.members", setting="to", value=to
+        )
+    return to.life
 
 
 def _log_failure(error: BaseException) -> None:

@@ -20,6 +20,7 @@ from antiphon.errors import (
     together,
 )
 from antiphon.node.loops import Door, door_of, refuse_to_block
+from antiphon.node.waits import check_timeout
 
 __all__ = ["Future", "Job", "RequestFuture", "Several", "wake"]
 
@@ -94,11 +95,12 @@ class RequestFuture(Future[T]):
         return self._core.cancel()
 
     def result(self, timeout: float | None = None) -> T:
+        patience = check_timeout(timeout)
         if not self._core.done:
             refuse_to_block("result()", "await")
             left = self.deadline - time.monotonic()
-            if timeout is not None and timeout < left:
-                if not self._core.wait(max(0.0, timeout)):
+            if patience is not None and patience < left:
+                if not self._core.wait(patience):
                     raise TimeoutError(f"no result in {timeout} s; it may still come")
             elif not self._core.wait(max(0.0, left)):
                 self._time_out()
@@ -295,8 +297,7 @@ class Job(Future[T]):
     def result(self, timeout: float | None = None) -> T:
         if os.getpid() != self._process and not self._done.is_set():
             raise Closed("this future belongs to the process that this one was forked from")
-        if timeout is not None:
-            timeout = min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        timeout = check_timeout(timeout)
         until = None if timeout is None else time.monotonic() + timeout
         if not self._done.is_set():
             refuse_to_block("result()", "await")
@@ -380,6 +381,7 @@ class Several(Future[None]):
     def result(self, timeout: float | None = None) -> None:
         if not self.done():
             refuse_to_block("result()", "await")
+        timeout = check_timeout(timeout)
         until = None if timeout is None else time.monotonic() + timeout
         failed: dict[int, AntiphonError] = {}
         for peer, part in self._parts:

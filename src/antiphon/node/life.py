@@ -14,6 +14,7 @@ from antiphon._core import on_scheduler_thread
 from antiphon.errors import Closed, WouldBlock
 from antiphon.node.future import Future, Job
 from antiphon.node.loops import refuse_to_block
+from antiphon.node.waits import check_drain
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
@@ -59,16 +60,17 @@ class Life:
             )
         if self._forked:
             return
+        seconds = check_drain(drain)
         if self._state == "running":
             refuse_to_block("close()", "close_async() or 'async with'")
-        self._close_now(drain)
+        self._close_now(seconds)
 
     def close_async(self, drain: float = 5.0) -> Future[None]:
         """`close` for a coroutine; the work is done by a thread of its own."""
         if self._forked:
             return Job.of(None)  # as `close`: the parent's, and its threads are not here
         job: Job[None] = Job()
-        work = functools.partial(self._close_now, drain)
+        work = functools.partial(self._close_now, check_drain(drain))
         threading.Thread(target=job.run, args=(work,), name="ap-close").start()
         return job
 

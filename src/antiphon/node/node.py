@@ -57,6 +57,7 @@ from antiphon.node.statistics import (
     connection_info,
     node_statistics,
 )
+from antiphon.node.waits import check_timeout
 from antiphon.wire.message import Message, check_kind, decoder_for, encode, kind_of
 
 __all__ = ["Node", "Registration"]
@@ -251,6 +252,10 @@ class Node(NodeCore, Life):
     def _wait(self, ended: threading.Event) -> None:
         """Until ``ended``, or until this node is closed."""
         self._check_process()
+        if on_scheduler_thread():
+            raise WouldBlock(
+                "wait() inside a handler would hold it until the end; wait on another thread"
+            )
         refuse_to_block("wait()", "wait_async()")
         if threading.current_thread() is not threading.main_thread():
             while not ended.wait(None if ended is self._closed_event else _LOOK):
@@ -542,7 +547,7 @@ class Node(NodeCore, Life):
         ``reason`` is ``dialled`` or ``accepted``. It may send. Also a decorator. Never blocks.
         """
         self._check_process()
-        self._callbacks[_CONNECTED].append(callback)
+        self._callbacks[_CONNECTED].append(_plain(callback))
         return callback
 
     def on_disconnected(self, callback: PeerCallback) -> PeerCallback:
@@ -552,7 +557,7 @@ class Node(NodeCore, Life):
         Also a decorator. Never blocks.
         """
         self._check_process()
-        self._callbacks[_DISCONNECTED].append(callback)
+        self._callbacks[_DISCONNECTED].append(_plain(callback))
         return callback
 
     # --- peers and sending --------------------------------------------------------------------
@@ -567,7 +572,7 @@ class Node(NodeCore, Life):
     def remove_peer(self, id: int) -> None:
         """Forgets a node and closes its connection. Raises `UnknownPeer`."""
         self._check_process()
-        if not 1 <= id <= 65535 or not self._remove_peer(id):
+        if not 1 <= _one_target(id) <= 65535 or not self._remove_peer(id):
             raise UnknownPeer(f"node {id} is not known; there is nothing to remove", peer=id)
 
     def _send_to_all(
@@ -674,7 +679,8 @@ class Node(NodeCore, Life):
         if type(target) is not int:
             target = _one_target(target)
         convert = answer_converter(target, number, reply)
-        seconds = self.config.request_timeout if timeout is None else max(0.0, timeout)
+        patience = check_timeout(timeout)
+        seconds = self.config.request_timeout if patience is None else patience
         deadline = time.monotonic() + seconds
         core = self._prepare(target, number)
         answer: RequestFuture[Any] = RequestFuture(core, deadline, convert)
@@ -745,7 +751,8 @@ class Node(NodeCore, Life):
         """`flush` as a `Future`. What `send_async` has not sent yet is not waited for."""
         self._check_process()
         self._check_flushable()
-        return self._later.add(-next(_flushes), functools.partial(self._flush, 0, timeout))
+        patience = check_timeout(timeout)
+        return self._later.add(-next(_flushes), functools.partial(self._flush, 0, patience))
 
     def _encoded(self, message: Any, kind: int | None, call: str) -> tuple[int, Any]:
         if kind is None:
@@ -824,6 +831,17 @@ def _check_whole(setting: str, value: object, low: int, high: int) -> None:
             setting=setting,
             value=value,
         )
+
+
+def _plain(callback: PeerCallback) -> PeerCallback:
+    given: object = callback
+    if not callable(given) or is_coroutine(callback):
+        raise ConfigError(
+            f"callback {callback!r} is no plain function of (node_id, reason)",
+            setting="callback",
+            value=callback,
+        )
+    return callback
 
 
 def _taken(kind: int) -> ConfigError:

@@ -19,6 +19,7 @@ from antiphon._core import InboxCore
 from antiphon.errors import Closed, ReceiveTimeout, RequestCancelled
 from antiphon.node.future import Future, wake, wake_all
 from antiphon.node.loops import refuse_to_block
+from antiphon.node.waits import check_timeout
 
 if TYPE_CHECKING:
     from antiphon.node.inbox import Inbox
@@ -47,9 +48,9 @@ class ReceiveFuture(Future[T]):
     def __init__(self, inbox: Inbox[Any], core: InboxCore, timeout: float | None) -> None:
         self._inbox = inbox
         self._core = core
-        self._timeout = timeout
+        self._timeout = patience = check_timeout(timeout)
         self._began = time.monotonic()
-        self._deadline = None if timeout is None else self._began + timeout
+        self._deadline = None if patience is None else self._began + patience
         self._process = os.getpid()
         self._lock = threading.RLock()  # a signal handler may cancel what its thread looks at
         self._outcome: tuple[T] | BaseException | None = None
@@ -135,6 +136,7 @@ class ReceiveFuture(Future[T]):
     # --- whoever waits for it -----------------------------------------------------------------
 
     def result(self, timeout: float | None = None) -> T:
+        timeout = check_timeout(timeout)
         if self.done():
             return self._take()
         refuse_to_block("result()", "await")

@@ -43,7 +43,7 @@ def open_channel(
     token: str | None = None,
 ) -> Channel:
     """Raises `ConfigError`, and `DuplicateNode` where the node's id is taken on this channel."""
-    if not isinstance(text, str):
+    if not isinstance(text, str) or "://" not in text:  # "local" is no channel of that name
         raise ConfigError(f"address {text!r}: give {_WANTED}", setting="address", value=text)
     scheme = text.partition("://")[0]
     if node is not None and not (secret is None and tls is None and node_config is None):

@@ -14,6 +14,8 @@ from typing_extensions import Buffer
 from antiphon._core import OutboxCore, PublisherCore
 from antiphon.errors import Closed
 from antiphon.node import Future
+from antiphon.node.waits import check_timeout
+from antiphon.topics.finder import check_whole
 from antiphon.topics.kinds import Topic, topic_of
 from antiphon.topics.where import check_properties
 from antiphon.wire.message import Message, encode
@@ -135,7 +137,8 @@ class Publisher:
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. Never blocks."""
         if isinstance(self._core, OutboxCore):
-            return self._bus._later(self._number, functools.partial(self._core.flush, timeout))
+            patience = check_timeout(timeout)
+            return self._bus._later(self._number, functools.partial(self._core.flush, patience))
         return self._bus.node.flush_async(timeout)
 
     @property
@@ -145,7 +148,10 @@ class Publisher:
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = 5.0) -> bool:
         """Blocks until there are so many; False after ``timeout`` s, `Closed` when it is closed."""
+        self._bus.node._check_process()  # nobody would ever come
         self._bus._refuse_to_block("wait_for_subscribers()", "await asyncio.to_thread(...)")
+        check_whole("count", count, 0, 2**31)
+        timeout = check_timeout(timeout)
         until = None if timeout is None else time.monotonic() + timeout
         served = self._bus._served
         with served:

@@ -40,6 +40,13 @@ def make_wish(
         if name is not None:
             check_name(setting, name)
     pace = _speed(speed)
+    if pace and start is None:
+        raise ConfigError(
+            "speed= is for a replay, and nothing is replayed; say from where, such as "
+            "start='earliest'",
+            setting="speed",
+            value=speed,
+        )
     if pace and (durable is not None or group is not None):
         raise ConfigError(
             "speed= is for a replay that nobody acknowledges; leave out durable= and group=",

@@ -37,7 +37,7 @@ def test_the_report_names_version_machine_settings_and_components(
 def test_every_setting_is_listed_with_its_origin(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "antiphon.toml").write_text("[node]\nheartbeat = 2.5\n")
+    (tmp_path / "antiphon.toml").write_text("[node]\nheartbeat = 2.5\n[group]\nheartbeat = 0.25\n")
     monkeypatch.setenv("ANTIPHON_NODE_RING_BYTES", "8MiB")
     rows = {row["name"]: row for row in report(capsys)["settings"]}
     assert rows["ring_bytes"]["value"] == 8 << 20
@@ -48,6 +48,8 @@ def test_every_setting_is_listed_with_its_origin(
         "source": "antiphon.toml [node]",
     }
     assert rows["send_timeout"]["source"] == "default"
+    assert rows["group.heartbeat"]["value"] == 0.25
+    assert rows["group.heartbeat"]["source"] == "antiphon.toml [group]"
 
 
 def test_clients_of_a_broker_are_listed_with_what_they_may_do(
