@@ -132,6 +132,7 @@ PyObject* settle(PyObject* self, AckRange::Verdict verdict) {
                      facts("{ss}", "setting", "ack"));
     }
     if (event.acks == nullptr) Py_RETURN_NONE;  // it was, before
+    if ((*event.acks)->forked()) return raise_forked();
     (*event.acks)->add(event.ack, verdict);
     (*event.acks)->send();
     delete std::exchange(event.acks, nullptr);
