@@ -32,7 +32,7 @@ LIBSTDCXX = $(shell $${CXX:-g++} -print-file-name=libstdc++.so.6)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test lint native-build native-test python-test lab-test bench stress asan tsan tsan-stress clean
+.PHONY: build demo test lint native-build native-test python-test lab-test bench stress soak asan tsan tsan-stress clean
 
 build: $(VENV)/.built
 
@@ -74,6 +74,11 @@ lab-test: build
 stress: build native-build
 	ANTIPHON_STRESS=full $(BIN)/ctest --test-dir build/native --output-on-failure -j $(JOBS)
 	ANTIPHON_STRESS=full $(BIN)/pytest tests -m stress --timeout=3600 $(PYTEST_ARGS)
+
+# A broker at half load; an hour, or as many minutes as MINUTES says.
+MINUTES ?= 60
+soak: build
+	$(BIN)/python benchmarks/soak_broker.py --minutes $(MINUTES)
 
 tsan: $(VENV)/.tools
 	$(configure) -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo \

@@ -33,6 +33,8 @@ class Acks : public Pump {
     }
     bool forked() const { return node_->forked(); }
 
+    // In a child of the process that it belongs to: nothing may be called then.
+    bool forked() const { return node_->forked(); }
     // True: there was nothing to be sent before it. Whoever may be busy with the next event for long then
     // nudges; those that come before the task has its turn go together.
     bool add(const AckOf& event, AckRange::Verdict verdict);

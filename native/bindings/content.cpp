@@ -23,6 +23,27 @@ bool read_verdict(PyObject* item, Verdict& verdict) {
 
 }  // namespace
 
+std::vector<bool> judge_bodies(PyObject* judge, const std::vector<Message>& bodies) {
+    std::vector<bool> passes(bodies.size(), false);
+    const Reference asked = Reference::steal(PyList_New(0));
+    for (std::size_t i = 0; asked && i < bodies.size(); ++i) {
+        const Message& data = bodies[i];
+        const Reference body = data.size > kMostJudged
+                                   ? Reference::share(Py_None)
+                                   : Reference::steal(PyBytes_FromStringAndSize(data.data, static_cast<Py_ssize_t>(data.size)));
+        if (!body || PyList_Append(asked.get(), body.get()) != 0) break;
+    }
+    const Reference answer = PyErr_Occurred() ? Reference() : call_one(judge, asked.get());
+    if (!answer || !PyList_Check(answer.get()) || PyList_GET_SIZE(answer.get()) != static_cast<Py_ssize_t>(bodies.size())) {
+        PyErr_WriteUnraisable(judge);
+        return passes;
+    }
+    for (std::size_t i = 0; i < bodies.size(); ++i) {
+        passes[i] = PyObject_IsTrue(PyList_GET_ITEM(answer.get(), static_cast<Py_ssize_t>(i))) == 1;
+    }
+    return passes;
+}
+
 // A reference of the caller's own: while it runs, another thread may find that a new one is needed.
 Reference Content::plan(const Targets& targets) {
     const std::uint64_t version = targets.contents_version();

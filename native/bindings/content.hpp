@@ -19,6 +19,10 @@ struct Body {
     Message properties, data;
 };
 
+// Which of these bodies pass, by a judge that takes a list of them and gives a list of verdicts. When it
+// fails, which is reported, none do. With the interpreter's lock, and without any of ours.
+std::vector<bool> judge_bodies(PyObject* judge, const std::vector<Message>& bodies);
+
 // Of one publisher. Every use holds the interpreter's lock, and none of ours: Python may run for long,
 // and lets other threads run meanwhile.
 class Content {

@@ -4,8 +4,9 @@
 #include <iterator>
 
 #include "base/wait.hpp"
-#include "bindings/python.hpp"
+#include "bindings/content.hpp"
 #include "frames/bytes.hpp"
+#include "topics/numbers.hpp"
 
 namespace antiphon::python {
 
@@ -13,83 +14,41 @@ namespace {
 
 using Status = Attempt::Status;
 
-constexpr Nanos kTick = 20 * kMillisecond;
+constexpr Nanos kSoon = 20 * kMillisecond;
 constexpr Nanos kPause = 50 * kMillisecond;      // before the second attempt; four times that before each further one
 constexpr Nanos kReadAgain = kSecond;            // after a log could not be read
-constexpr Nanos kBuryAgain = kSecond;            // after the log of dead letters did not take one
+constexpr std::uint64_t kMostMissed = 1 << 24;   // that one event tells of; the rest is told with the next
 constexpr std::size_t kAtOnce = 256;             // events of one attempt
 constexpr std::size_t kMostAgain = 16384;        // that were handed back; no more are read meanwhile
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // that one member has, and one event more
 constexpr std::size_t kPlaces = 16;              // for each event that it may have: of those that were settled out of turn
 constexpr Nanos kNumberRests = 60 * kSecond;     // before it is used again: as with a broker's
 
-// MessagePack: a map's length, a short text, a number.
-void put_map(std::string& to, std::uint32_t count) {
-    to.push_back(static_cast<char>(0xdf));
-    for (int shift = 24; shift >= 0; shift -= 8) to.push_back(static_cast<char>(count >> shift));
-}
-
-void put_text(std::string& to, std::string_view text) {
-    to.push_back(static_cast<char>(0xdb));
-    const auto size = static_cast<std::uint32_t>(text.size());
-    for (int shift = 24; shift >= 0; shift -= 8) to.push_back(static_cast<char>(size >> shift));
-    to.append(text);
-}
-
-void put_number(std::string& to, std::uint64_t number) {
-    to.push_back(static_cast<char>(0xcf));
-    for (int shift = 56; shift >= 0; shift -= 8) to.push_back(static_cast<char>(number >> shift));
-}
-
-// The entries of an encoded map and their number; none of what is no map.
-std::string_view entries_of(std::string_view map, std::uint32_t& count) {
-    count = 0;
-    if (map.empty()) return {};
-    const auto byte = [&](std::size_t at) { return std::uint32_t{static_cast<unsigned char>(map[at])}; };
-    const std::uint32_t head = byte(0);
-    if (head >= 0x80 && head <= 0x8f) {
-        count = head & 0x0f;
-        return map.substr(1);
-    }
-    if (head == 0xde && map.size() >= 3) {
-        count = byte(1) << 8 | byte(2);
-        return map.substr(3);
-    }
-    if (head == 0xdf && map.size() >= 5) {
-        count = byte(1) << 24 | byte(2) << 16 | byte(3) << 8 | byte(4);
-        return map.substr(5);
-    }
-    return {};
-}
-
 }  // namespace
 
 Delivery::Delivery(std::shared_ptr<Node> node, std::shared_ptr<log::Store> store, std::shared_ptr<log::Log> dead,
-                   std::shared_ptr<const match::Filter> where, Options options)
+                   std::shared_ptr<const match::Filter> where, Options options, Reference judge)
     : Pump(std::move(node)),
       store_(std::move(store)),
       dead_(std::move(dead)),
       where_(std::move(where)),
-      options_(options) {}
+      options_(options),
+      judged_(judge.get() != nullptr),
+      judge_(std::move(judge)) {}
 
 Delivery::~Delivery() {
+    (void)judge_.release();  // of one that nobody closed
     if (node_->forked()) (void)room_.release();  // somebody may wait for it there
     close();
 }
 
-void Delivery::start() {
-    started_ = node_->timers().add(*this, now_ns() + kTick, kTick);
-    nudge();
-}
-
 void Delivery::close() {
     if (closed_.exchange(true) || node_->forked()) return;
-    if (started_) node_->timers().remove(*this);
-    std::vector<std::shared_ptr<log::Log>> watched;
+    std::vector<std::pair<std::shared_ptr<log::Log>, std::shared_ptr<Bell>>> watched;
     {
         std::lock_guard lock(mutex_);
         for (const auto& [number, topic] : topics_) {
-            if (topic.log) watched.push_back(topic.log);
+            if (topic.log) watched.emplace_back(topic.log, topic.bell);
         }
         for (auto& [key, member] : members_) {
             for (auto& [topic, lane] : member.lanes) lane.target->left.store(true, std::memory_order_seq_cst);
@@ -97,8 +56,9 @@ void Delivery::close() {
         }
         room_->notify_all();
     }
-    for (const auto& log : watched) log->unwatch(this);
+    for (const auto& [log, bell] : watched) log->unwatch(bell.get());
     retire();
+    node_->timers().set(*this, kNever);  // a slice may have set it, and none runs any more
 }
 
 // --- who and what ---------------------------------------------------------------------------------
@@ -111,6 +71,7 @@ void Delivery::add_log(std::uint32_t number, std::string name, std::shared_ptr<l
         from = {log::Start::At::sequence, pending.empty() ? next : std::min(next, pending.front().first), 0};
     }
     auto reader = std::make_unique<log::Reader>(log, from);
+    const auto bell = std::make_shared<Bell>(std::static_pointer_cast<Delivery>(shared_from_this()), number);
     {
         std::lock_guard lock(mutex_);
         Topic& topic = topics_[number];
@@ -119,12 +80,24 @@ void Delivery::add_log(std::uint32_t number, std::string name, std::shared_ptr<l
         topic.next = next != 0 ? next : std::max<std::uint64_t>(1, reader->position());
         topic.log = log;
         topic.reader = std::move(reader);
+        topic.bell = bell;
+        topic.read_to = from.sequence;
         topic.resumed = next;
         topic.redo = std::move(pending);
         version_.fetch_add(1, std::memory_order_relaxed);
     }
-    log->watch(std::static_pointer_cast<Delivery>(shared_from_this()));
-    if (closed_.load()) log->unwatch(this);  // meanwhile, and perhaps before it was watched
+    log->watch(bell);
+    if (closed_.load()) log->unwatch(bell.get());  // meanwhile, and perhaps before it was watched
+    bell->more();  // whatever it has by now
+}
+
+// On the log thread, or on that of whoever adds a log.
+void Delivery::rang(Bell& bell) {
+    {
+        std::lock_guard lock(said_mutex_);
+        if (std::exchange(bell.rung, true)) return;  // whoever takes note of that looks after this moment
+        rung_.push_back(bell.topic);
+    }
     nudge();
 }
 
@@ -178,9 +151,8 @@ void Delivery::acknowledge(std::uint16_t peer, const AckRange& range) {
         const auto found = member->second.lanes.find(range.topic);
         if (found == member->second.lanes.end() || found->second.target->epoch != range.epoch) return;
         Lane& lane = found->second;
-        auto out = std::lower_bound(lane.out.begin(), lane.out.end(), range.first,
-                                    [](const Out& one, std::uint32_t number) { return one.number < number; });
-        for (; out != lane.out.end() && out->number <= range.last; ++out) {
+        auto out = first_from(lane.out, range.first);
+        for (; out != lane.out.end() && !number_before(range.last, out->number); ++out) {
             if (out->settled) continue;
             settle(member->second, *out);
             if (range.verdict == AckRange::done) {
@@ -227,104 +199,109 @@ void Delivery::again(Item&& item, bool at_once, bool strike) {
     for (unsigned i = 1; i < item.strikes && pause < options_.ack_timeout; ++i) pause *= 4;
     item.not_before = at_once ? 0 : now_ns() + std::min(pause, options_.ack_timeout);
     again_.emplace(item.not_before, std::move(item));
-    timed_.store(true, std::memory_order_relaxed);
-}
-
-// With where it came from among its properties, so that it can be sent there once more.
-void Delivery::bury(Item&& item) {
-    if (!store_ || !dead_) {
-        ++counts_.dropped;
-        return finish(item);
-    }
-    const std::string_view bytes(item.bytes);
-    std::uint32_t count = 0;
-    const std::string_view entries = entries_of(bytes.substr(0, item.properties), count);
-    std::string properties;
-    put_map(properties, count + 3);
-    properties.append(entries);
-    put_text(properties, "dead.topic");
-    put_text(properties, topics_[item.topic].name);
-    put_text(properties, "dead.sequence");
-    put_number(properties, item.sequence);
-    put_text(properties, "dead.attempts");
-    put_number(properties, item.attempts);
-    log::Block block;
-    block.add(bytes.substr(item.properties), properties, item.time_ns, item.source);
-    const std::uint64_t token = ++tokens_;
-    const auto self = std::static_pointer_cast<Delivery>(shared_from_this());
-    item.not_before = kNever;
-    const bool taken = store_->append(dead_, std::move(block), self, token) == log::Put::taken;
-    if (!taken) item.not_before = now_ns() + kBuryAgain;
-    dying_.emplace(token, std::move(item));
-    timed_.store(true, std::memory_order_relaxed);
 }
 
 // On the log thread.
 void Delivery::appended(std::uint64_t token, const log::Receipt& receipt) {
     {
-        std::lock_guard lock(receipts_mutex_);
+        std::lock_guard lock(said_mutex_);
         receipts_.emplace_back(token, receipt.status == log::Status::ok);
     }
     nudge();
 }
 
-void Delivery::take_receipts() {
+void Delivery::take_what_was_said() {
     std::vector<std::pair<std::uint64_t, bool>> receipts;
     {
-        std::lock_guard lock(receipts_mutex_);
+        std::lock_guard lock(said_mutex_);
         receipts.swap(receipts_);
+        for (const std::uint32_t number : rung_) {
+            Topic& topic = topics_[number];  // those of logs stay
+            topic.bell->rung = false;
+            make_ready(number, topic);
+        }
+        rung_.clear();
     }
     for (const auto& [token, ok] : receipts) {
         const auto found = dying_.find(token);
         if (found == dying_.end()) continue;
         if (ok) {
             ++counts_.dead;
+            bury_pause_ = 0;
             finish(found->second);
-            dying_.erase(found);
         } else {
-            found->second.not_before = now_ns() + kBuryAgain;
+            not_buried(std::move(found->second));
         }
+        dying_.erase(found);
     }
 }
 
+void Delivery::make_ready(std::uint32_t number, Topic& topic) {
+    if (std::exchange(topic.ready, true)) return;
+    ready_.push_back(number);
+}
+
 void Delivery::look_at_deadlines(Nanos now) {
-    bool any = !again_.empty();
-    for (auto& [key, member] : members_) {
-        for (auto& [number, lane] : member.lanes) {
-            bool late = false;
-            for (Out& out : lane.out) {
-                if (out.settled) continue;
-                if (out.deadline > now) break;  // they were sent in this order
-                settle(member, out);
-                late = true;
-                again(std::move(out.item), true, true);
-                out.item.bytes = {};
+    // All of them are gone through only when one may have passed, not in each slice.
+    if (now >= outs_due_) {
+        outs_due_ = kNever;
+        for (auto& [key, member] : members_) {
+            for (auto& [number, lane] : member.lanes) {
+                bool late = false;
+                for (Out& out : lane.out) {
+                    if (out.settled) continue;
+                    if (out.deadline > now) {  // they were sent in this order
+                        outs_due_ = std::min(outs_due_, out.deadline);
+                        break;
+                    }
+                    settle(member, out);
+                    late = true;
+                    again(std::move(out.item), true, true);
+                    out.item.bytes = {};
+                }
+                if (late) drop_settled(lane);
             }
-            if (late) drop_settled(lane);
-            any = any || !lane.out.empty();
         }
     }
-    std::vector<Item> once_more;
-    for (auto one = dying_.begin(); one != dying_.end();) {
-        if (one->second.not_before > now) {
-            ++one;
-            continue;
-        }
-        once_more.push_back(std::move(one->second));
-        one = dying_.erase(one);
-    }
+    if (unburied_.empty() || (bury_pause_ != 0 && now < bury_at_)) return;
+    std::deque<Item> once_more;
+    once_more.swap(unburied_);
     for (Item& item : once_more) bury(std::move(item));
-    timed_.store(any || !dying_.empty() || !again_.empty() || read_failed_, std::memory_order_relaxed);
+}
+
+// Nothing happens by itself: whatever is to be done at a time has the alarm set for it, when a slice ends
+// with nothing more to do. One that is set too early does no harm.
+void Delivery::set_alarm() {
+    const Nanos now = now_ns();
+    Nanos at = std::min(look_at_, outs_due_);
+    // What is due and has not gone waits for a member, and not for a time.
+    if (!again_.empty() && again_.begin()->first > now) at = std::min(at, again_.begin()->first);
+    if (!unburied_.empty()) at = std::min(at, bury_at_);
+    if (!resting_.empty() && resting_.front().first > now) at = std::min(at, resting_.front().first);
+    if (at == kNever || (alarm_at_ > now && alarm_at_ <= at)) return;
+    if (node_->timers().set(*this, at)) alarm_at_ = at;
 }
 
 // --- handing out ----------------------------------------------------------------------------------
 
 bool Delivery::run_slice(Nanos until) {
     std::unique_lock lock(mutex_);
-    take_receipts();
+    look_at_ = kNever;
+    take_what_was_said();
     look_at_deadlines(now_ns());
     for (auto& [key, member] : members_) member.blocked = false;
+    const bool more = hand_out(until, lock);
+    if (!more) set_alarm();
+    return more;
+}
+
+bool Delivery::hand_out(Nanos until, std::unique_lock<std::mutex>& lock) {
     while (!closed_.load(std::memory_order_relaxed)) {
+        if (!unjudged_.empty()) {
+            if (!judge(lock)) return false;
+            if (now_ns() >= until) return true;
+            continue;
+        }
         Member* member = choose();
         if (member == nullptr) return false;
         const Nanos now = now_ns();
@@ -339,10 +316,11 @@ bool Delivery::run_slice(Nanos until) {
             if (!one.empty()) again_.emplace_hint(again_.begin(), one.front().not_before, std::move(one.front()));
         } else {
             if (fresh_.empty()) {
-                // When so many wait to be tried again, or buried, that is tried first: the timers come back to it.
-                if (again_.size() + dying_.size() >= kMostAgain) return false;
+                // When so many wait to be tried again, or buried, that is tried first: the alarm comes back to it.
+                if (again_.size() + dying_.size() + unburied_.size() >= kMostAgain) return false;
                 const Found found = read(until);
                 if (found != Found::some) return found == Found::later;
+                if (fresh_.empty()) continue;  // they are judged first
             }
             // Several members get a part each, so that none has much while another has nothing.
             const std::size_t part = (fresh_.size() + members_.size() - 1) / members_.size();
@@ -352,6 +330,43 @@ bool Delivery::run_slice(Nanos until) {
         if (now_ns() >= until) return true;
     }
     return false;
+}
+
+// Some of those that wait for it: what passes is to be handed out, the rest is done with. Without the mutex
+// while Python looks at them, which may take its time. False: there is no judge any more.
+bool Delivery::judge(std::unique_lock<std::mutex>& lock) {
+    std::deque<Item> some;
+    std::vector<Message> bodies;
+    std::size_t bytes = 0;
+    while (!unjudged_.empty() && some.size() < kJudgedAtOnce && bytes < kMostJudged) {
+        some.push_back(std::move(unjudged_.front()));
+        unjudged_.pop_front();
+        bytes += some.back().bytes.size();
+    }
+    for (const Item& item : some) bodies.push_back({item.bytes.data() + item.properties, item.bytes.size() - item.properties});
+    judging_ = some.size();
+    lock.unlock();
+    std::vector<bool> passes;
+    {
+        Entered entered;
+        const Reference judge = Reference::share(judge_.get());
+        if (judge) passes = judge_bodies(judge.get(), bodies);
+    }
+    lock.lock();
+    judging_ = 0;
+    if (passes.empty()) {  // it is being closed; they are not done with
+        unjudged_.insert(unjudged_.begin(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+        return false;
+    }
+    for (std::size_t i = 0; i < some.size(); ++i) {
+        if (passes[i]) {
+            fresh_.push_back(std::move(some[i]));
+        } else {
+            finish(some[i]);
+        }
+    }
+    room_->notify_all();
+    return true;
 }
 
 // The one with the least to do that has room.
@@ -373,45 +388,59 @@ bool Delivery::wants(const log::Record& record, Topic& topic) const {
     return !where_ || where_->matches(match::Properties(record.properties));
 }
 
+// How many of those that are no longer kept, before that sequence, this one has not had. Of what it has had
+// before only some was to come again.
+std::uint64_t Delivery::missed(const Topic& topic, std::uint64_t before) const {
+    const std::uint64_t gone = topic.reader->missed();
+    if (gone == 0 || topic.read_to >= topic.resumed) return gone;
+    std::uint64_t wanted = before - std::min(before, std::max(topic.read_to, topic.resumed));
+    for (const auto& [first, last] : topic.redo) {
+        const std::uint64_t from = std::max(first, topic.read_to), to = std::min({last + 1, before, topic.resumed});
+        if (from < to) wanted += to - from;
+    }
+    return std::min(gone, wanted);
+}
+
 // One batch of one topic; the topics take turns. What nobody wants is passed over for one slice at a time.
 Delivery::Found Delivery::read(Nanos until) {
-    read_failed_ = false;
-    auto at = topics_.upper_bound(last_read_);
-    for (std::size_t i = 0; i < topics_.size(); ++i, ++at) {
-        if (at == topics_.end()) at = topics_.begin();
-        Topic& topic = at->second;
-        if (!topic.reader) continue;
-        if (topic.rests_until > now_ns()) {
-            read_failed_ = true;
-            continue;
-        }
-        topic.rests_until = 0;
+    const Nanos now = now_ns();
+    while (!resting_.empty() && resting_.front().first <= now) {
+        make_ready(resting_.front().second, topics_[resting_.front().second]);
+        resting_.pop_front();
+    }
+    while (!ready_.empty()) {
+        const std::uint32_t number = ready_.front();
+        Topic& topic = topics_[number];
+        ready_.pop_front();
+        topic.ready = false;
         log::Batch batch;
         log::Read got;
         while ((got = topic.reader->next(batch, 0)) == log::Read::batch) {
-            last_read_ = at->first;
-            topic.missed += topic.reader->missed();
-            counts_.missed += topic.reader->missed();
+            const std::uint64_t lost = missed(topic, batch.head.base + topic.reader->first());
+            topic.missed += lost;
+            counts_.missed += lost;
+            topic.read_to = batch.head.next();
             log::RecordCursor cursor(batch);
             log::Record record;
             for (std::uint32_t r = 0; cursor.next(record); ++r) {
                 if (r < topic.reader->first() || !wants(record, topic)) continue;
-                Item item{at->first, record.sequence, record.time_ns, static_cast<std::uint16_t>(record.source), 0, 0,
+                Item item{number, record.sequence, record.time_ns, static_cast<std::uint16_t>(record.source), 0, 0,
                           static_cast<std::uint32_t>(record.properties.size()), {}, 0};
                 item.bytes.reserve(record.properties.size() + record.data.size());
                 item.bytes.append(record.properties).append(record.data);
                 topic.pending.insert(record.sequence);
-                fresh_.push_back(std::move(item));
+                (judged_ ? unjudged_ : fresh_).push_back(std::move(item));
             }
             topic.next = std::max(topic.next, batch.head.next());
             version_.fetch_add(1, std::memory_order_relaxed);
-            if (!fresh_.empty()) return Found::some;
-            if (now_ns() >= until) return Found::later;
+            const bool some = !fresh_.empty() || !unjudged_.empty();
+            if (some || now_ns() >= until) {
+                make_ready(number, topic);
+                return some ? Found::some : Found::later;
+            }
         }
         if (got == log::Read::failed) {
-            read_failed_ = true;
-            topic.rests_until = now_ns() + kReadAgain;
-            timed_.store(true, std::memory_order_relaxed);
+            resting_.emplace_back(now_ns() + kReadAgain, number);
         } else if (topic.reader->position() > topic.next) {
             topic.next = topic.reader->position();  // what was passed over to find where it begins
             version_.fetch_add(1, std::memory_order_relaxed);
@@ -453,15 +482,20 @@ bool Delivery::send(Member& member, std::deque<Item>& from, std::size_t most, st
             if (tried.status == Status::sent) target.bound = session;
         }
         if (tried.status == Status::sent) {
-            target.number += static_cast<std::uint32_t>(std::min<std::uint64_t>(std::exchange(topic.missed, 0), UINT32_MAX / 4));
+            // Told by a gap in the numbers, and only when something goes: it may be another who gets it.
+            const auto missed = static_cast<std::uint32_t>(std::min(topic.missed, kMostMissed));
             std::size_t taken = 0;
-            tried = node_->try_views(target.peer, target.flow, session, {number, target.number, 0}, views.data(), views.size(),
-                                     taken);
+            tried = node_->try_views(target.peer, target.flow, session, {number, target.number + missed, 0}, views.data(),
+                                     views.size(), taken);
+            if (taken != 0 || tried.status == Status::large) {
+                topic.missed -= missed;
+                target.number += missed;
+            }
             if (taken != 0) {
                 sent(member, lane, from, taken);
                 return true;
             }
-            if (tried.status == Status::large) return send_large(member, lane, from, lock);
+            if (tried.status == Status::large) return send_large(member, lane, from, missed, lock);
         }
         if (tried.status == Status::again) continue;
         if (parked || tried.status == Status::closed) break;
@@ -484,12 +518,13 @@ void Delivery::sent(Member& member, Lane& lane, std::deque<Item>& from, std::siz
     }
     member.out += count;
     counts_.delivered += count;
-    timed_.store(true, std::memory_order_relaxed);
+    outs_due_ = std::min(outs_due_, deadline);
 }
 
 // It waits for each fragment, so without the mutex: members may leave meanwhile, and topics come. It is out
 // from the beginning on, since its acknowledgement may be here before this thread is.
-bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, std::unique_lock<std::mutex>& lock) {
+bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, std::uint32_t missed,
+                          std::unique_lock<std::mutex>& lock) {
     const Key key{member.peer.id, member.flow.id.load(std::memory_order_relaxed)};
     const std::shared_ptr<Target> target = lane.target;
     const std::uint32_t number = target->number, topic = from.front().topic;
@@ -513,6 +548,7 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
         went = outcome.ok() && sending.went;
     }
     lock.lock();
+    if (!went) topics_[topic].missed += missed;  // it is open, so the topic is there
     const auto found = members_.find(key);
     if (found == members_.end()) return went;  // what it had is for others
     const auto there = found->second.lanes.find(topic);
@@ -524,7 +560,7 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
     settle(found->second, out.back());
     Item item = std::move(out.back().item);
     out.pop_back();
-    --target->number;
+    target->number -= 1 + missed;
     --item.attempts;
     --counts_.delivered;
     if (outcome.code == Outcome::Code::too_large) {  // for this member, for ever
@@ -534,7 +570,7 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
     from.push_front(std::move(item));
     found->second.blocked = true;
     park(found->second.peer);
-    timed_.store(true, std::memory_order_relaxed);  // what it waits for may have come before it was parked
+    look_by(now_ns() + kSoon);  // what it waits for may have come before it was parked
     return false;
 }
 
@@ -605,7 +641,7 @@ void Delivery::push(const std::string& name, std::uint16_t source, const std::ve
             ++topics_[number].open;
             Item item{number, view.head.sequence, view.head.time_ns, source, 0, 0, view.head.properties, {}, 0};
             item.bytes.assign(view.properties, view.head.properties + view.size);
-            fresh_.push_back(std::move(item));
+            (judged_ ? unjudged_ : fresh_).push_back(std::move(item));
         }
     }
     nudge();
@@ -643,36 +679,8 @@ Delivery::Counts Delivery::counts() {
     Counts counts = counts_;
     counts.members = members_.size();
     for (const auto& [key, member] : members_) counts.out += member.out;
-    counts.waiting = fresh_.size() + again_.size() + dying_.size();
+    counts.waiting = unjudged_.size() + judging_ + fresh_.size() + again_.size() + dying_.size() + unburied_.size();
     return counts;
-}
-
-void GroupRoute::relay(const std::vector<EventView>& views, std::uint32_t, Nanos, Nanos patience) {
-    Released released;
-    if (!views.empty()) to_->push(name_, source_, views, patience);
-}
-
-void ForkedRoute::relay(const std::vector<EventView>& views, std::uint32_t missed, Nanos arrived, Nanos patience) {
-    const std::size_t passed = quota_ ? quota_->take(views.data(), views.size()) : views.size();
-    if (passed == views.size()) {
-        for (const auto& one : to_) one->relay(views, missed, arrived, patience);
-        return;
-    }
-    const std::vector<EventView> some(views.begin(), views.begin() + static_cast<std::ptrdiff_t>(passed));
-    const auto beyond = static_cast<std::uint32_t>(views.size() - passed);
-    for (const auto& one : to_) {
-        one->relay(some, missed, arrived, patience);
-        one->relay({}, beyond, arrived, patience);  // whoever gets the next one is told
-    }
-}
-
-Route::Ended ForkedRoute::take_ended() {
-    Ended all;
-    for (const auto& one : to_) {
-        const Ended ended = one->take_ended();
-        all.insert(all.end(), ended.begin(), ended.end());
-    }
-    return all;
 }
 
 }  // namespace antiphon::python

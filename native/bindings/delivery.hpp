@@ -2,7 +2,8 @@
 // has acknowledged it. What is not comes again, to whoever is there, and in the end to the dead letters.
 //
 // Events come out of logs, from a position on, or are pushed by publishers' routes; those that were read
-// and not acknowledged are kept here, so their number is bounded.
+// and not acknowledged are kept here, so their number is bounded. A topic costs nothing as long as nothing
+// of it comes: each log says when it has more, and those that have are read in turn.
 #pragma once
 
 #include <deque>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "bindings/acks.hpp"
+#include "bindings/python.hpp"
 #include "bindings/quota.hpp"
 #include "bindings/route.hpp"
 #include "bindings/targets.hpp"
@@ -25,7 +27,7 @@
 
 namespace antiphon::python {
 
-class Delivery : public Pump, public log::Watcher, public log::Listener, public Ticker {
+class Delivery : public Pump, public log::Listener, public Alarm {
    public:
     struct Options {
         Nanos ack_timeout;
@@ -45,11 +47,14 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         std::size_t members = 0, out = 0, waiting = 0;
     };
 
-    // `store` and `dead` may be null: then what nobody takes is dropped.
+    // `store` and `dead` may be null: then what nobody takes is dropped. `judge` looks into the data of each
+    // event, as that of a Replay does, or is null.
     Delivery(std::shared_ptr<Node> node, std::shared_ptr<log::Store> store, std::shared_ptr<log::Log> dead,
-             std::shared_ptr<const match::Filter> where, Options options);
+             std::shared_ptr<const match::Filter> where, Options options, Reference judge);
     ~Delivery() override;
-    void start();
+    // With the interpreter's lock: another judge of the same; none, before `close`, since whoever holds this
+    // last may not have that lock.
+    void judge_by(Reference judge) { judge_ = std::move(judge); }
     void close();  // without the interpreter's lock
 
     // A recorded topic; `next` and `pending` as a position has them, or next 0: from `start` on.
@@ -70,13 +75,24 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     Counts counts();
 
     bool run_slice(Nanos until) override;
-    void more() override { nudge(); }
-    void tick(Nanos, std::uint64_t, std::uint64_t) override {
-        if (timed_.load(std::memory_order_relaxed)) nudge();
-    }
+    void tick(Nanos, std::uint64_t, std::uint64_t) override { nudge(); }
     void appended(std::uint64_t token, const log::Receipt& receipt) override;
 
    private:
+    // Hears of one log that there is more to read. The log keeps it, and may ring once more when it is not
+    // wanted any longer.
+    class Bell : public log::Watcher {
+       public:
+        Bell(std::weak_ptr<Delivery> of, std::uint32_t topic) : topic(topic), of_(std::move(of)) {}
+        void more() override {
+            if (const auto of = of_.lock()) of->rang(*this);
+        }
+        const std::uint32_t topic;
+        bool rung = false;  // and not taken note of; with said_mutex_
+
+       private:
+        const std::weak_ptr<Delivery> of_;
+    };
     struct Item {
         std::uint32_t topic = 0;
         std::uint64_t sequence = 0;
@@ -101,13 +117,15 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
         std::string name;
         std::shared_ptr<log::Log> log;  // null: its events are pushed
         std::unique_ptr<log::Reader> reader;
+        std::shared_ptr<Bell> bell;
+        bool ready = false;         // it is among those that are to be read
+        std::uint64_t read_to = 0;  // what was looked at; in the beginning what is asked for
         std::uint64_t resumed = 0;  // below that only what `redo` has is to be done
         Ranges redo;
         std::uint64_t next = 0;           // behind the last that was read
         std::set<std::uint64_t> pending;  // read, and not acknowledged
         std::uint64_t missed = 0;         // before the next one
         std::size_t open = 0;             // pushed, and not acknowledged
-        Nanos rests_until = 0;            // its log could not be read
     };
     struct Lane {
         std::shared_ptr<Target> target;
@@ -126,33 +144,44 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
 
     std::uint32_t number_of(const std::string& name);
     void forget_idle();
+    void rang(Bell& bell);
+    void make_ready(std::uint32_t number, Topic& topic);
     enum class Found { some, none, later };  // later: there may be something behind what was passed over
     Found read(Nanos until);
+    std::uint64_t missed(const Topic& topic, std::uint64_t before) const;
     bool wants(const log::Record& record, Topic& topic) const;
+    bool hand_out(Nanos until, std::unique_lock<std::mutex>& lock);
+    bool judge(std::unique_lock<std::mutex>& lock);
     Member* choose();
     bool send(Member& member, std::deque<Item>& from, std::size_t most, std::unique_lock<std::mutex>& lock);
-    bool send_large(Member& member, Lane& lane, std::deque<Item>& from, std::unique_lock<std::mutex>& lock);
+    bool send_large(Member& member, Lane& lane, std::deque<Item>& from, std::uint32_t missed,
+                    std::unique_lock<std::mutex>& lock);
     void sent(Member& member, Lane& lane, std::deque<Item>& from, std::size_t count);
     void settle(Member& member, Out& out);
     void drop_settled(Lane& lane);
-    bool has_room() const { return fresh_.size() + again_.size() < options_.most_waiting; }
+    bool has_room() const {
+        return fresh_.size() + again_.size() + unjudged_.size() + judging_ < options_.most_waiting;
+    }
     void finish(const Item& item);
     void again(Item&& item, bool at_once, bool strike);
     LogMark mark_of(const Item& item) const {
         return {item.source, static_cast<std::uint8_t>(std::min<std::uint32_t>(item.attempts + 1, 255))};
     }
     void bury(Item&& item);
-    void take_receipts();
+    void not_buried(Item&& item);
+    void take_what_was_said();
     void look_at_deadlines(Nanos now);
+    void set_alarm();
+    void look_by(Nanos at) { look_at_ = std::min(look_at_, at); }
 
     const std::shared_ptr<log::Store> store_;
     const std::shared_ptr<log::Log> dead_;
     const std::shared_ptr<const match::Filter> where_;
     const Options options_;
+    const bool judged_;  // somebody looks into the data of each event
+    Reference judge_;    // who does; with the interpreter's lock
     std::atomic<bool> closed_{false};  // set once; looked at in slices
-    std::atomic<bool> timed_{false};   // something has a deadline; a hint for the timers' thread, relaxed
     std::atomic<std::uint64_t> version_{0};
-    bool started_ = false;
 
     std::mutex mutex_;  // of everything below; held while a log is read, and while a ring is written
     std::unique_ptr<std::condition_variable> room_ = std::make_unique<std::condition_variable>();
@@ -163,18 +192,28 @@ class Delivery : public Pump, public log::Watcher, public log::Listener, public 
     std::deque<std::pair<Nanos, std::uint32_t>> free_numbers_;  // and since when
     std::size_t sweep_at_ = kManyPushed;  // so many topics: those without an event are forgotten
     std::uint32_t next_number_ = std::uint32_t{1} << 31;
-    std::uint32_t last_read_ = 0;  // topics take turns
+    std::deque<std::uint32_t> ready_;  // topics that may have something to be read; they take turns
+    std::deque<std::pair<Nanos, std::uint32_t>> resting_;  // whose logs could not be read, and until when
     std::map<Key, Member> members_;
+    std::deque<Item> unjudged_;  // nobody has looked into their data yet
+    std::size_t judging_ = 0;    // somebody does, without the mutex
     std::deque<Item> fresh_;
     std::multimap<Nanos, Item> again_;  // by when they may be tried
     bool starved_ = false;              // somebody has waited for room in vain, and there is none since
     std::unordered_map<std::uint64_t, Item> dying_;  // on their way to the dead letters
+    // That the log of dead letters did not take. One of them is tried when it is time, and the others when
+    // that was taken.
+    std::deque<Item> unburied_;
+    Nanos bury_at_ = 0, bury_pause_ = 0;  // no pause: it takes them
     std::uint64_t tokens_ = 0;
-    bool read_failed_ = false;  // of some topic, which is tried again
+    Nanos outs_due_ = kNever;  // no event that is out has an earlier deadline
+    Nanos look_at_ = kNever;   // what else this slice has found: not later than that
+    Nanos alarm_at_ = 0;       // for when the alarm was set
     Counts counts_;
 
-    std::mutex receipts_mutex_;  // the log thread's alone to wait for
+    std::mutex said_mutex_;  // what the log thread says, which never waits for the mutex above
     std::vector<std::pair<std::uint64_t, bool>> receipts_;
+    std::vector<std::uint32_t> rung_;
 };
 
 // From one publisher of a topic that is not recorded to a group.

@@ -30,17 +30,22 @@ EventReader::Topic* EventReader::topic(std::uint16_t source, std::uint32_t topic
         if (entry.name == nullptr) return nullptr;
     }
     entry.last = bound->recorded ? &positions_[bound->name] : nullptr;
+    // Another store has other sequences: what was handed out of the one before says nothing about them.
+    if (entry.last != nullptr && entry.last->store != bound->store) *entry.last = {0, bound->store};
     entry.bound = std::move(bound);
     entry.version = version;
     entry.session = session;
     return &entry;
 }
 
-std::unordered_map<std::string, std::uint64_t> EventReader::positions() const {
-    std::unordered_map<std::string, std::uint64_t> all;
-    for (auto& [name, first] : registration_.topics->begun()) all.emplace(std::move(name), first);
+std::unordered_map<std::string, EventReader::Place> EventReader::positions() const {
+    std::unordered_map<std::string, Place> all;
+    for (auto& [name, first, store] : registration_.topics->begun()) all.emplace(std::move(name), Place{first, store});
     for (const auto& [name, last] : positions_) {
-        if (last != 0) all[name] = last + 1;
+        const auto begun = all.find(name);
+        // A broker with another store may have said where it begins, and sent nothing yet.
+        const bool older = begun != all.end() && begun->second.store != last.store;
+        if (last.sequence != 0 && !older) all[name] = {last.sequence + 1, last.store};
     }
     return all;
 }
@@ -51,8 +56,8 @@ EventReader::Told EventReader::told(Topic& topic, EventView& view, std::uint16_t
     }
     const LogMark mark = LogMark::of(view.head);
     if (topic.last == nullptr || mark.attempt != 0) return {mark.source, mark.attempt, Told::fresh};
-    if (view.head.sequence <= *topic.last) return {mark.source, 0, Told::repeated};
-    *topic.last = view.head.sequence;
+    if (view.head.sequence <= topic.last->sequence) return {mark.source, 0, Told::repeated};
+    topic.last->sequence = view.head.sequence;
     return {mark.source, 0, Told::fresh};
 }
 

@@ -15,12 +15,16 @@ class EventReader {
    public:
     EventReader(Registration& registration, Handler& handler) : registration_(registration), handler_(handler) {}
 
+    // A sequence, and the store that it is one of.
+    struct Place {
+        std::uint64_t sequence = 0, store = 0;
+    };
     struct Topic {
         std::shared_ptr<BoundTopic> bound;
         PyObject* name;  // str; the handler's
         std::uint64_t version;  // of the names, when it was found
         std::uint32_t session;  // for which it was looked up
-        std::uint64_t* last;    // of a recorded topic: the last sequence that was handed out
+        Place* last;            // of a recorded topic: the last sequence that was handed out
 
         // Whose event it is that came from that node.
         std::uint16_t source(std::uint16_t from) const { return bound->origin != 0 ? bound->origin : from; }
@@ -43,7 +47,7 @@ class EventReader {
         return {from, view.head.topic, topic.bound->epoch, view.head.number};
     }
     // The sequence that comes next of each recorded topic, as far as that is known. With the interpreter's lock.
-    std::unordered_map<std::string, std::uint64_t> positions() const;
+    std::unordered_map<std::string, Place> positions() const;
 
    private:
     PyObject* text(std::uint64_t key, const std::string& name);
@@ -52,7 +56,7 @@ class EventReader {
     Handler& handler_;
     std::unordered_map<std::uint64_t, Topic> known_;
     // By topic, the last sequence that was handed out; with the interpreter's lock.
-    std::unordered_map<std::string, std::uint64_t> positions_;
+    std::unordered_map<std::string, Place> positions_;
     std::uint64_t last_key_ = 0;
     Topic* last_ = nullptr;
 };

@@ -51,10 +51,11 @@ void Inbox::acknowledge(bool manual) {
     manual_ = manual;
 }
 
-std::vector<std::pair<std::string, std::uint64_t>> Inbox::positions() const {
-    if (!reader_) return {};
-    const auto found = reader_->positions();
-    return {found.begin(), found.end()};
+std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> Inbox::positions() const {
+    std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> all;
+    if (!reader_) return all;
+    for (const auto& [topic, place] : reader_->positions()) all.emplace_back(topic, place.sequence, place.store);
+    return all;
 }
 
 Reference Inbox::take(Reference& source) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <tuple>
 
 #include "bindings/event_reader.hpp"
 #include "bindings/python.hpp"
@@ -30,7 +31,8 @@ class Inbox {
     bool close();  // false with an exception set, in a forked child
     // Its events are acknowledged from now on: each when the next one is taken, or by the program.
     void acknowledge(bool manual);
-    std::vector<std::pair<std::string, std::uint64_t>> positions() const;
+    // Of each recorded topic: the sequence that comes next, and of which store.
+    std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> positions() const;
 
     std::uint64_t pending() const;
     std::uint64_t dropped() const { return registration_->queue->dropped(); }

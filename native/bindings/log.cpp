@@ -433,6 +433,7 @@ class LogStore {
         store_->close();
     }
     std::uint32_t epoch() const { return store_->epoch(); }
+    std::uint64_t id() const { return store_->id(); }
     const Stores& store() const { return store_; }
 
    private:
@@ -507,7 +508,8 @@ void add_log(nb::module_& m) {
         .def("reader", &LogStore::reader, "topic"_a, "at"_a, "value"_a)
         .def("statistics", &LogStore::statistics)
         .def("close", &LogStore::close)
-        .def_prop_ro("epoch", &LogStore::epoch);
+        .def_prop_ro("epoch", &LogStore::epoch)
+        .def_prop_ro("id", &LogStore::id);
     m.def("check_log", &check_log, "path"_a);
 }
 

@@ -122,12 +122,11 @@ void Handle::acknowledge(bool manual) {
     handler_->manual = manual;
 }
 
-std::vector<std::pair<std::string, std::uint64_t>> Handle::positions() const {
-    std::vector<std::pair<std::string, std::uint64_t>> all;
+std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> Handle::positions() const {
+    std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> all;
     for (const auto& task : tasks_) {
         if (const auto* one = dynamic_cast<const SubscriptionTask*>(task.get())) {
-            const auto found = one->reader().positions();
-            all.insert(all.end(), found.begin(), found.end());
+            for (const auto& [topic, place] : one->reader().positions()) all.emplace_back(topic, place.sequence, place.store);
         }
     }
     return all;

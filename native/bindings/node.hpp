@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "bindings/tasks.hpp"
@@ -36,7 +37,8 @@ class Handle {
     // Its events are acknowledged from now on: as the handler ends, or by the program.
     void acknowledge(bool manual);
     // Of a subscription: the last sequence of each recorded topic that was handed out.
-    std::vector<std::pair<std::string, std::uint64_t>> positions() const;
+    // Of each recorded topic: the sequence that comes next, and of which store.
+    std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> positions() const;
     bool retired() const { return !retired_.empty(); }
     // Also those that have ended: what they have counted stays.
     std::vector<std::shared_ptr<const Task>> tasks() const;

@@ -17,6 +17,7 @@ constexpr std::size_t kAtOnce = 1024;           // events of one attempt
 constexpr std::size_t kSpans = 8192;            // of a packed call that are looked at together
 constexpr Nanos kLook = 100 * kMillisecond;     // for signals, and for the end of the node
 constexpr Nanos kAlone = 2 * kSecond;           // at the end, for a broker that is not there
+constexpr Nanos kPause = 250 * kMillisecond, kLongestPause = 4 * kSecond;  // while the broker has no space
 constexpr std::size_t kEach = 64;               // what an event costs beside its bytes
 
 std::int64_t wall_clock_ns() {
@@ -90,6 +91,7 @@ void Outbox::acknowledge(std::uint64_t producer, std::uint64_t upto, std::uint32
     }
     next_ = std::max(next_, acked_ + 1);
     const auto said = static_cast<log::Status>(status);
+    probing_ = false;
     if (said == log::Status::out_of_order) {
         if (status_ == log::Status::ok) status_ = said;  // retry() goes back
     } else if (said != log::Status::ok || status_ != log::Status::out_of_order) {
@@ -97,6 +99,7 @@ void Outbox::acknowledge(std::uint64_t producer, std::uint64_t upto, std::uint32
         error_ = error;
     }
     if (kept_.empty()) status_ = log::Status::ok;
+    if (status_ == log::Status::ok) pause_ = 0;
     changed_->notify_all();
     if (status_ == log::Status::ok) send();
 }
@@ -112,11 +115,19 @@ void Outbox::refuse(std::string error, std::string text) {
 bool Outbox::retry() {
     std::lock_guard lock(mutex_);
     if (status_ == log::Status::ok) return false;
+    if (status_ == log::Status::out_of_order) {
+        status_ = log::Status::ok;
+    } else {
+        // A disk that is full stays so for a while, and everybody's events sent again would not help it.
+        const Nanos now = now_ns();
+        if (now < retry_at_) return true;
+        pause_ = pause_ == 0 ? kPause : std::min(2 * pause_, kLongestPause);
+        retry_at_ = now + pause_;
+        probing_ = true;
+    }
     // Where it begins is said again: the broker may not know that what was before is recorded.
     if (target_) begin(target_->peer, target_->flow, target_->incarnation);
-    const log::Status before = std::exchange(status_, log::Status::ok);
     send();
-    status_ = before == log::Status::out_of_order ? log::Status::ok : before;
     return true;
 }
 
@@ -141,9 +152,9 @@ void Outbox::send() {
                                     {topic_, target_->epoch, name_, 0, false, false, producer_, acked_ + 1});
             if (tried.status == Status::sent) target_->bound = session;
         }
-        const std::uint64_t end = acked_ + kept_.size() + 1;
-        if (tried.status == Status::sent && next_ < end) {
-            const std::size_t count = std::min<std::uint64_t>(kAtOnce, end - next_);
+        const std::uint64_t behind = end();
+        if (tried.status == Status::sent && next_ < behind) {
+            const std::size_t count = std::min<std::uint64_t>(kAtOnce, behind - next_);
             views.clear();
             for (std::size_t i = 0; i < count; ++i) views.push_back(view(next_ + i));
             std::size_t taken = 0;
@@ -155,7 +166,7 @@ void Outbox::send() {
         if (tried.status == Status::closed) return;
         if (tried.status == Status::large) return nudge();
         if (tried.status == Status::again) continue;
-        if (tried.status == Status::sent && next_ < end) continue;
+        if (tried.status == Status::sent && next_ < behind) continue;
         // All is sent: another session would mean that it is sent again.
         if (parked) return;
         if (tried.status == Status::sent) {
@@ -176,7 +187,7 @@ bool Outbox::run_slice(Nanos) {
 
 // The next one, if that is why nothing goes. It waits for each fragment, so without the mutex.
 bool Outbox::send_large(std::unique_lock<std::mutex>& lock) {
-    if (closed_ || !target_ || large_ || troubled() || next_ > acked_ + kept_.size() || target_->gone()) return false;
+    if (closed_ || !target_ || large_ || troubled() || next_ >= end() || target_->gone()) return false;
     const std::shared_ptr<Target> target = target_;
     const std::uint32_t session = target->peer.session.load(std::memory_order_seq_cst);
     if (session == 0 || target->bound != session) return false;

@@ -65,15 +65,13 @@ std::shared_ptr<Replay> make_replay(NodeCore& node, nb::handle store, const std:
 
 std::shared_ptr<Delivery> make_delivery(NodeCore& node, nb::handle store, const std::string& dead,
                                         std::shared_ptr<match::Filter> where, double ack_timeout, unsigned attempts,
-                                        std::size_t waiting) {
+                                        std::size_t waiting, nb::handle judge) {
     std::shared_ptr<log::Store> opened;
     std::shared_ptr<log::Log> letters;
     if (!store.is_none()) opened = store_in(store);
     if (opened && !dead.empty()) letters = open_log(opened, dead);
-    auto made = std::make_shared<Delivery>(node.node(), opened, letters, std::move(where),
-                                           Delivery::Options{seconds_to_ns(ack_timeout), attempts, waiting});
-    made->start();
-    return made;
+    return std::make_shared<Delivery>(node.node(), opened, letters, std::move(where),
+                                      Delivery::Options{seconds_to_ns(ack_timeout), attempts, waiting}, shared(judge));
 }
 
 void add_log_to(Delivery& self, nb::handle store, const std::string& name, std::uint32_t topic, const std::string& at,
@@ -223,9 +221,13 @@ void add_recording(nb::module_& m) {
         .def("positions", &positions)
         .def_prop_ro("version", &Delivery::version)
         .def("counts", &counts)
-        .def("close", &close_apart<Delivery>);
+        .def("judge_by", [](Delivery& self, nb::handle judge) { self.judge_by(shared(judge)); }, "judge"_a.none())
+        .def("close", [](Delivery& self) {
+            self.judge_by({});
+            close_apart(self);
+        });
     m.def("make_delivery", &make_delivery, "node"_a, "store"_a.none(), "dead"_a, "where"_a.none(), "ack_timeout"_a,
-          "attempts"_a, "waiting"_a);
+          "attempts"_a, "waiting"_a, "judge"_a.none());
     nb::class_<GroupRoute, Route>(m, "GroupRouteCore");
     nb::class_<ForkedRoute, Route>(m, "ForkedRouteCore");
     m.def("make_group_route", [](std::shared_ptr<Delivery> to, const std::string& name, std::uint16_t source) {

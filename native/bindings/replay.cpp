@@ -72,7 +72,7 @@ Attempt Replay::bind(std::uint32_t session) {
     if (session == 0) return {Status::not_connected};
     if (target_->bound == session) return {Status::sent};
     const Attempt tried = node_->try_bind(target_->peer, target_->flow, session,
-                                          {topic_, target_->epoch, name_, 0, false, true, 0, first_});
+                                          {topic_, target_->epoch, name_, 0, false, true, 0, first_, store_->id()});
     if (tried.status == Status::sent) target_->bound = session;
     return tried;
 }
@@ -126,25 +126,19 @@ bool Replay::read() {
 void Replay::keep_what_passes() {
     Entered entered;
     const Reference judge = Reference::share(judge_.get());
+    std::vector<Message> bodies;
     std::size_t kept = 0;
-    for (std::size_t first = 0, count = 0; first < views_.size() && judge; first += count) {
-        const Reference bodies = Reference::steal(PyList_New(0));
+    for (std::size_t first = 0; first < views_.size() && judge; first += bodies.size()) {
+        bodies.clear();
         std::size_t bytes = 0;
-        for (count = 0; bodies && first + count < views_.size() && count < kJudgedAtOnce && bytes < kMostJudged; ++count) {
-            const EventView& view = views_[first + count];
-            const Reference body = view.size > kMostJudged
-                                       ? Reference::share(Py_None)
-                                       : Reference::steal(PyBytes_FromStringAndSize(view.data, static_cast<Py_ssize_t>(view.size)));
-            if (!body || PyList_Append(bodies.get(), body.get()) != 0) break;
+        while (first + bodies.size() < views_.size() && bodies.size() < kJudgedAtOnce && bytes < kMostJudged) {
+            const EventView& view = views_[first + bodies.size()];
+            bodies.push_back({view.data, view.size});
             bytes += view.size;
         }
-        const Reference answer = PyErr_Occurred() ? Reference() : call_one(judge.get(), bodies.get());
-        if (!answer || !PyList_Check(answer.get()) || PyList_GET_SIZE(answer.get()) != static_cast<Py_ssize_t>(count)) {
-            PyErr_WriteUnraisable(judge.get());
-            break;
-        }
-        for (std::size_t i = 0; i < count; ++i) {
-            if (PyObject_IsTrue(PyList_GET_ITEM(answer.get(), static_cast<Py_ssize_t>(i))) == 1) views_[kept++] = views_[first + i];
+        const std::vector<bool> passes = judge_bodies(judge.get(), bodies);
+        for (std::size_t i = 0; i < bodies.size(); ++i) {
+            if (passes[i]) views_[kept++] = views_[first + i];
         }
     }
     views_.resize(kept);

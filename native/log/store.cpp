@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <system_error>
 #include <utility>
 
 #include "base/wait.hpp"
+#include "frames/handshake.hpp"
 #include "log/names.hpp"
 #include "log/recover.hpp"
 
@@ -114,19 +116,28 @@ void Store::set_epoch() {
             throw Failure(Failure::Kind::not_a_store, directory_ + " has format " + std::to_string(format) +
                                                           "; this version knows " + std::to_string(kFormat));
         }
-        const std::string_view rest(end, static_cast<std::size_t>(text + got - end));
-        constexpr std::string_view kEpoch = "\nepoch ";
-        if (!rest.starts_with(kEpoch) ||
-            std::from_chars(rest.data() + kEpoch.size(), text + got, epoch_).ec != std::errc{}) {
+        const auto read = [&](std::string_view name, auto& value, int base) {
+            const std::string_view rest(end, static_cast<std::size_t>(text + got - end));
+            if (!rest.starts_with(name)) return false;
+            const auto found = std::from_chars(end + name.size(), text + got, value, base);
+            end = found.ptr;
+            return found.ec == std::errc{};
+        };
+        if (!read("\nepoch ", epoch_, 10)) {
             throw Failure(Failure::Kind::damaged, path + " is not the file of a store, or is damaged");
         }
+        read("\nid ", id_, 16);  // older ones have none
     } else if (error != -ENOENT) {
         fail("cannot read " + path, error);
     }
     if (!settings_.writable) return;
     ++epoch_;
+    while (id_ == 0) id_ = random_u64() >> 1;  // as a signed number it is the same
+    char id[17];
+    std::snprintf(id, sizeof id, "%016llx", static_cast<unsigned long long>(id_));
     const std::string draft = path + ".new";
-    const std::string text = std::string(kTitle) + std::to_string(kFormat) + "\nepoch " + std::to_string(epoch_) + "\n";
+    const std::string text =
+        std::string(kTitle) + std::to_string(kFormat) + "\nepoch " + std::to_string(epoch_) + "\nid " + id + "\n";
     disk_.unlink(draft);
     const auto file = disk_.open(draft, Access::create, error);
     if (!file) fail("cannot write " + draft, error);

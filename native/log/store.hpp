@@ -64,6 +64,9 @@ class Store {
     const std::string& directory() const { return directory_; }
     const Settings& settings() const { return settings_; }
     std::uint32_t epoch() const { return epoch_; }
+    // Drawn when the directory became a store; a sequence means something in the store that gave it only.
+    // 0: not known, of one that is only looked at and was made before there were such numbers.
+    std::uint64_t id() const { return id_; }
     bool forked() const { return fork_generation() != generation_; }
 
    private:
@@ -81,6 +84,7 @@ class Store {
     const Settings settings_;
     const std::uint32_t generation_ = fork_generation();
     std::uint32_t epoch_ = 0;
+    std::uint64_t id_ = 0;
     std::shared_ptr<void> held_;  // the lock of the directory
     const std::shared_ptr<Files> files_;
     std::function<void()> on_room_;

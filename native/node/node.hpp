@@ -275,6 +275,7 @@ class Node {
         std::uint64_t producer = 0;  // its events are to be recorded, each once
         // Of one that is recorded or a producer: where it begins, as BoundTopic has it.
         std::uint64_t first = 0;
+        std::uint64_t store = 0;  // of one that is recorded: which store its log is in
     };
     Attempt try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding);
     // One event, or as many as one frame takes; the head is that of the first. Without a limit to their

@@ -44,6 +44,7 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     auto flags = reader.left() != 0 ? reader.get<std::uint8_t>() : std::uint8_t{0};
     const auto producer = (flags & kProducer) != 0 ? reader.get<std::uint64_t>() : std::uint64_t{0};
     const auto first = (flags & (kProducer | kRecorded)) != 0 ? reader.get<std::uint64_t>() : std::uint64_t{0};
+    const auto store = (flags & kRecorded) != 0 && reader.left() != 0 ? reader.get<std::uint64_t>() : std::uint64_t{0};
     if (peer.id != broker_.load(std::memory_order_relaxed)) flags &= static_cast<std::uint8_t>(~kRecorded);
     if (!reader.ok() || name.size() > kMostNameBytes) return false;
     Registration* registration = flow_of(flow);
@@ -53,7 +54,7 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     }
     registration->topics->bind(peer.id, topic,
                                {std::move(name), origin, (flags & kRetains) != 0, epoch, peer.in_session,
-                                (flags & kRecorded) != 0, producer, first});
+                                (flags & kRecorded) != 0, producer, first, store});
     return true;
 }
 
@@ -90,6 +91,7 @@ Attempt Node::try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const B
     writer.put(binding.topic).put(binding.epoch).text(binding.name).put(binding.origin).put(flags);
     if (binding.producer != 0) writer.put(binding.producer);
     if (binding.producer != 0 || binding.recorded) writer.put(binding.first);
+    if (binding.recorded) writer.put(binding.store);
     const std::string payload = writer.bytes();
     auto copy = [&](Ring& ring, std::uint64_t position) { ring.write(position, payload.data(), payload.size()); };
     const Header header{static_cast<std::uint32_t>(payload.size()), static_cast<std::uint16_t>(Control::bind), 0,

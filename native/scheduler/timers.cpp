@@ -8,18 +8,35 @@
 
 namespace antiphon {
 
+bool Timers::begin() {
+    if (stopped_) return false;
+    if (thread_.joinable()) return true;
+    try {
+        thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error&) {
+        return false;
+    }
+    return true;
+}
+
 bool Timers::add(Ticker& ticker, Nanos first, Nanos period) {
     std::lock_guard lock(mutex_);
-    if (stopped_) return false;
-    if (!thread_.joinable()) {
-        try {
-            thread_ = std::thread([this] { run(); });
-        } catch (const std::system_error&) {
-            return false;
-        }
-    }
-    due_.emplace(first, Entry{first, period, 0, &ticker});
+    if (!begin()) return false;
+    due_.emplace(first, TimerEntry{first, period, 0, &ticker, nullptr});
     changed_.notify_one();
+    return true;
+}
+
+bool Timers::set(Alarm& alarm, Nanos at) {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return false;  // where it was is gone as well
+    if (alarm.set_) due_.erase(alarm.place_);
+    alarm.set_ = false;
+    if (at == kNever) return true;
+    if (!begin()) return false;
+    alarm.place_ = due_.emplace(at, TimerEntry{at, 0, 0, &alarm, &alarm});
+    alarm.set_ = true;
+    if (alarm.place_ == due_.begin()) changed_.notify_one();
     return true;
 }
 
@@ -53,8 +70,14 @@ void Timers::run() {
             wait_until(changed_, lock, next);
             continue;
         }
+        if (Alarm* const alarm = due_.begin()->second.alarm) {
+            due_.erase(due_.begin());
+            alarm->set_ = false;
+            alarm->tick(next, 1, 0);
+            continue;
+        }
         auto node = due_.extract(due_.begin());
-        Entry& entry = node.mapped();
+        TimerEntry& entry = node.mapped();
         // The last deadline that has passed counts; those before it were missed.
         const std::uint64_t skipped = static_cast<std::uint64_t>((now - next) / entry.period);
         entry.number += skipped;

@@ -28,6 +28,7 @@ struct BoundTopic {
     // Of a producer: the first event that it does not know to be recorded. Out of a log: the place where its
     // broker began, if whoever begins there again would begin elsewhere; else 0.
     std::uint64_t first = 0;
+    std::uint64_t store = 0;  // out of a log: which store that is in; a sequence means something there only
     // The number that comes next; only the thread that hands out this subscription's events looks at it.
     std::uint32_t next = 1;
 };
@@ -67,12 +68,16 @@ class TopicNames {
         return nullptr;
     }
     // Where brokers began with topics out of logs, as far as they said so; the last word for each.
-    std::vector<std::pair<std::string, std::uint64_t>> begun() {
+    struct Begun {
+        std::string name;
+        std::uint64_t first, store;
+    };
+    std::vector<Begun> begun() {
         std::lock_guard lock(mutex_);
-        std::vector<std::pair<std::string, std::uint64_t>> all;
+        std::vector<Begun> all;
         for (const auto& [key, bindings] : topics_) {
             const BoundTopic& last = *bindings.back();
-            if (last.recorded && last.first != 0) all.emplace_back(last.name, last.first);
+            if (last.recorded && last.first != 0) all.push_back({last.name, last.first, last.store});
         }
         return all;
     }

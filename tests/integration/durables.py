@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from antiphon import Broker, BrokerConfig, Bus
 from antiphon.broker.store import Store
-from antiphon.testing import Child, Control
+from antiphon.testing import Child, Control, eventually
 from antiphon.topics import Event, Subscription
 from integration.buses import PATIENCE
 
@@ -56,3 +57,28 @@ def record(bus: Bus, topic: str, *data: bytes) -> None:
     with bus.publisher(topic, record=True) as publisher:
         publisher.publish_many(list(data))
         publisher.flush(PATIENCE)
+
+
+def enlarge(disk: Path) -> None:
+    """Makes room on the ``small_disk``."""
+    subprocess.run(["mount", "-o", "remount,size=32m", str(disk)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Takes all the room that the ``small_disk`` has; gives the file that can be removed."""
+    file = disk / "filler"
+    with file.open("wb", buffering=0) as out, contextlib.suppress(OSError):
+        while out.write(bytes(4096)):
+            pass
+    return file
+
+
+def lag(broker: Broker, name: str) -> int:
+    """Events that a durable subscription has not acknowledged; -1: there is none."""
+    known = {one["name"]: one for one in broker._answers.durables(0)}
+    return int(known[name]["lag"]) if name in known else -1
+
+
+def caught_up(broker: Broker, name: str) -> None:
+    """Returns once everything is acknowledged."""
+    eventually(lambda: lag(broker, name) == 0, PATIENCE, "nothing is left")

@@ -16,7 +16,7 @@ import pytest
 from antiphon import Broker, Bus, ConfigError, Event, NodeConfig
 from antiphon.testing import Child, ChildFailed, Collected, Control, Proxy, eventually
 from integration.buses import PATIENCE, Events
-from integration.durables import record, recording, standing, take
+from integration.durables import caught_up, lag, record, recording, standing, take
 from unit.node.pairs import free_address
 
 pytestmark = pytest.mark.timeout(120)
@@ -42,21 +42,11 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % i for i in range(first, end)]
 
 
-def lag(broker: Broker, name: str) -> int:
-    known = {one["name"]: one for one in broker._answers.durables(0)}
-    return int(known[name]["lag"]) if name in known else -1
-
-
 def left(broker: Broker, name: str) -> None:
     """Waits until the broker knows that nobody holds the name."""
     deliveries = broker._deliveries
     assert deliveries is not None
     eventually(lambda: not deliveries._all["durable", name].members, PATIENCE)
-
-
-def caught_up(broker: Broker, name: str) -> None:
-    """Returns once everything is acknowledged."""
-    eventually(lambda: lag(broker, name) == 0, PATIENCE, "nothing is left")
 
 
 def test_a_name_goes_on_where_it_was(broker: Broker) -> None:
@@ -354,6 +344,82 @@ def test_retention_wins_over_a_name_that_lags(path: Path) -> None:
         seen = take(sub, 2)
         assert sum(event.missed for event in seen) > 10
         assert seen[-1].sequence > 10
+
+
+def test_what_was_acknowledged_is_not_missed_when_it_is_no_longer_kept(path: Path) -> None:
+    """A position may have one early event that is not acknowledged, and many behind it that are."""
+    settings = {"segment_bytes": 10_000, "keep_bytes": 30_000}
+    with recording(path, **settings) as broker, Bus(broker.address) as bus:
+        record(bus, "t", *numbers(0, 30))
+        sub = bus.subscribe("t", durable="d", start="earliest", ack="manual")
+        for event in take(sub, 30)[1:]:
+            event.ack()
+        eventually(lambda: lag(broker, "d") == 1, PATIENCE)
+    with recording(path, **settings) as broker, Bus(broker.address) as bus:
+        for i in range(100):
+            record(bus, "t", b"%d" % i + b"." * 1000)
+        sub = bus.subscribe("t", durable="d")
+        first = take(sub, 1)[0]
+        # The first event, and what was recorded since and is gone.
+        assert first.sequence > 31
+        assert first.missed == 1 + first.sequence - 31
+
+
+def processor_time(pid: int) -> int:
+    """Of a process, in ticks of the kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def test_topics_that_are_silent_cost_nothing_per_event(path: Path) -> None:
+    spent = []
+    for topics in (1, 3000):
+        store = path / str(topics)
+        path.mkdir(exist_ok=True)
+        address = free_address()
+        with (
+            standing(address, store, fsync="none", record=["t/**"]) as broker,
+            Bus(address) as here,
+            Bus(address) as there,
+        ):
+            publishers = [here.publisher(f"t/{n}") for n in range(topics)]
+            events = Events()
+            there.subscribe("t/**", events, durable="d", start="earliest")
+            assert all(one.wait_for_subscribers(1, PATIENCE) for one in publishers)
+            publisher = publishers[topics // 2]
+            publisher.publish(b"first")
+            events.wait(1)
+            began = processor_time(broker.pid)
+            for n in range(600):  # one by one, so that each is a slice or two of its own
+                publisher.publish(b"")
+                events.wait(n + 2)
+            spent.append(processor_time(broker.pid) - began)
+    assert spent[1] <= 2 * spent[0] + 20, spent
+
+
+def test_a_name_that_waits_costs_no_ticks(broker: Broker) -> None:
+    with Bus(broker.address) as bus:
+        record(bus, "t", *numbers(0, 10))
+        waiting = Events()
+        for n in range(20):
+            bus.subscribe("t", waiting, durable=f"d{n}", start="earliest")
+        waiting.wait(200)
+        for n in range(20):
+            caught_up(broker, f"d{n}")
+        before = _turns_of_timers()
+        time.sleep(1.0)
+        # Every name had fifty a second once.
+        assert _turns_of_timers() - before < 25
+
+
+def _turns_of_timers() -> int:
+    turns = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            if (task / "comm").read_text().strip() == "ap-timer":
+                status = (task / "status").read_text()
+                turns += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return turns
 
 
 # --- those who die --------------------------------------------------------------------------------

@@ -13,12 +13,11 @@ from antiphon import AllOf, Broker, BrokerConfig, Bus, Node, Regex, Tag, XPath
 from antiphon._core import make_outbox
 from antiphon.broker import Limits, Rights, Token
 from antiphon.broker.tokens import hash_token
-from antiphon.errors import ConfigError, PermissionDenied, SendTimeout
+from antiphon.errors import PermissionDenied, SendTimeout
 from antiphon.testing import eventually
-from antiphon.topics.announcements import Subscribed, Update, Wish, encode
+from antiphon.topics.announcements import Subscribed, Wish
 from antiphon.topics.asking import Forget, NotAdmitted, Record, Replay, Tell, ask
-from antiphon.topics.content import Condition
-from integration.brokers import announce, settled
+from integration.brokers import settled
 from integration.buses import PATIENCE, Events
 from integration.durables import in_log, record, recording, take
 from unit.node.pairs import numbered
@@ -343,22 +342,6 @@ def test_filters_on_data_hold_in_replays_and_after(path: Path) -> None:
 def _totals(events: list[Any]) -> list[int]:
     assert {event.missed for event in events} == {0}
     return [int(event.data.split(b"total>")[1].rstrip(b"</")) for event in events]
-
-
-def test_filters_on_data_are_refused_for_durable_subscriptions_and_groups(path: Path) -> None:
-    with recording(path, fsync="none") as broker, Bus(broker.address) as bus:
-        for named in ({"durable": "billing"}, {"group": "workers"}):
-            for where in (Regex("x"), AllOf("n = 1", XPath("/order"))):
-                with pytest.raises(ConfigError, match="does not go with durable= and group="):
-                    bus.subscribe("a", where=where, **named)
-        assert broker.statistics().subscriptions == 0
-        # One that says so all the same.
-        with Node(7, listen=None, peers={broker.node.id: broker.address}) as liar:
-            wanted = Subscribed(
-                9, "a", 1, None, (Condition("regex", "x"),), wish=Wish(group="workers")
-            )
-            announce(liar, broker, encode(Update(1, -1, 1, {}, [], [wanted], [])))
-            settled(broker, refused=1, subscriptions=0)
 
 
 @pytest.mark.parametrize("topic", [42, -7, Tag("room", "blue/green *"), Tag("ä", "%2F")])

@@ -34,7 +34,7 @@ from antiphon.testing import Child, Control, Proxy, eventually
 from antiphon.topics import Publisher
 from integration.brokers import settled
 from integration.buses import PATIENCE, Events
-from integration.durables import in_log, record, recording, standing, take
+from integration.durables import enlarge, in_log, record, recording, standing, take
 from unit.node.pairs import free_address
 
 pytestmark = pytest.mark.timeout(120)
@@ -325,26 +325,6 @@ def _full(publisher: Publisher) -> bool:
     return False
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True
-    )
-    if done.returncode != 0:
-        pytest.skip("no right to mount a small file system")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def _enlarge(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=32m", str(disk)], check=True)
-
-
 def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(small_disk: Path) -> None:
     with (
         recording(small_disk / "store", fsync="none", segment_bytes=1 << 20) as broker,
@@ -362,7 +342,7 @@ def test_a_full_disk_refuses_new_events_and_lets_the_old_ones_be_read(small_disk
         sub = bus.subscribe("t", start="earliest")
         assert len(take(sub, taken - 1)) == taken - 1  # reading goes on
         # More room: what was kept is recorded, and nothing twice.
-        _enlarge(small_disk)
+        enlarge(small_disk)
         eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
         publisher.publish(b"again")
         publisher.flush(PATIENCE)
@@ -385,7 +365,7 @@ def test_what_was_written_before_the_disk_was_full_hides_nothing(small_disk: Pat
         eventually(lambda: publisher.statistics()["acknowledged"] > 0, PATIENCE)
         with pytest.raises(StoreFull, match="no space left"):
             publisher.flush(PATIENCE)
-        _enlarge(small_disk)
+        enlarge(small_disk)
         published = publisher.statistics()["published"]
         eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
         assert len(in_log(small_disk / "store", "t")) == published

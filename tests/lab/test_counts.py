@@ -53,6 +53,8 @@ def marked(protocol: str, *values: Any) -> Any:
         marked("antiphon-node", "callback"),
         marked("antiphon-node", "batch"),
         marked("antiphon-topic", "batch"),
+        marked("antiphon-broker", "batch"),
+        marked("antiphon-broker", "recorded"),
         marked("tcp-c", "stream"),
         marked("tcp-python", "sockets"),
         marked("asyncio", "streams"),

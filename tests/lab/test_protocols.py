@@ -283,10 +283,10 @@ class TestServers:
             assert host == "127.0.0.1"
             socket.create_connection((host, int(port)), timeout=5).close()
             assert set(pids) <= descendants(os.getpid())
-            assert list(tmp_path.iterdir()) == []
         finally:
             stop()
         await_none(pids)
+        assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("name", [named(name) for name in SERVED])
     def test_none_outlives_a_killed_command(self, name: str) -> None:

@@ -206,7 +206,7 @@ class Broker(Remembering, Owner):
                 route.core.close()
             self._interests.judge.close()
             if self._deliveries is not None:
-                self._deliveries.write(self._deliveries.moved())
+                self._deliveries.write(self._deliveries.moved(last=True))
             if self._recording is not None:
                 self._recording.close()
             self._end_waits()

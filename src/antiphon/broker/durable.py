@@ -25,6 +25,7 @@ from antiphon.errors import ConfigError
 from antiphon.node import Node
 from antiphon.topics.announcements import Wish
 from antiphon.topics.asking import Claim
+from antiphon.topics.content import Condition
 from antiphon.topics.names import Pattern
 from antiphon.topics.neighbours import Interest
 from antiphon.topics.rights import DEAD
@@ -37,6 +38,7 @@ _ACKS = 36
 _CAPACITY = 65536
 _CLAIMED = 5.0  # seconds for which a name is kept for the one who asked
 _MOST_OUT, _MOST_OUT_OF_GROUP = 4096, 64  # events of one member without an acknowledgement
+_PAUSE, _LONGEST_PAUSE = 0.25, 8.0  # before a position is written that could not be
 _MOST_PUSHED = 4096  # events of topics that are not recorded, which wait for a member
 
 Key = tuple[str, ...]
@@ -55,12 +57,15 @@ class _Delivery:
     pattern: Pattern
     where: str | None
     group: str | None
+    content: tuple[Condition, ...] = ()
     saved: Saved | None = None
     core: DeliveryCore | None = None
     members: dict[tuple[int, int], Interest] = field(default_factory=dict)
     waiting: dict[tuple[int, int], Interest] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     written: int = -1  # version of the positions
+    pause: float = 0.0  # the disk did not take them
+    not_before: float = 0.0
     owner: str = ""  # the client that it belongs to, where clients have rights
 
     @property
@@ -84,16 +89,31 @@ class Deliveries:
         self._leaving: dict[tuple[int, int], float] = {}
         self._said_all: set[tuple[int, int]] = set()
         for saved in [] if self._positions is None else self._positions.load():
+            self._check_store(saved)
             key = ("durable", saved.name)
             self._all[key] = _Delivery(
                 key,
                 Pattern(saved.pattern),
                 saved.where,
                 saved.group,
+                saved.content,
                 saved=saved,
                 owner=saved.owner,
             )
         node._on(_ACKS, self._acknowledged, None, _log_failure, True, 1, _CAPACITY, "block")
+
+    def _check_store(self, saved: Saved) -> None:
+        """Positions of another store mean nothing here: it gets everything that is in this one."""
+        assert self._store is not None
+        if saved.store not in (0, self._store.id):
+            log.warning(
+                "the durable subscription %r has positions of another store; it begins anew, with "
+                "the first events that this one has",
+                saved.name,
+            )
+            saved.places.clear()
+            saved.dead_replayed = 0
+        saved.store = self._store.id
 
     def _acknowledged(self, source: int, batch: Any) -> None:
         """What members have done. On a scheduler thread, without the lock."""
@@ -145,10 +165,13 @@ class Deliveries:
             key: Key = ("durable", wish.durable)
             self._claimed.pop(wish.durable, None)
         else:
-            key = ("group", str(wish.group), interest.pattern.text, where or "")
+            texts = [repr(one) for one in interest.content]
+            key = ("group", str(wish.group), interest.pattern.text, where or "", *texts)
         delivery = self._all.get(key)
         if delivery is None:
-            delivery = self._all[key] = _Delivery(key, interest.pattern, where, wish.group)
+            delivery = self._all[key] = _Delivery(
+                key, interest.pattern, where, wish.group, interest.content
+            )
         if client is not None and client.rights is not None:
             delivery.owner = delivery.owner or client.name
         place = (interest.peer, interest.flow)
@@ -165,10 +188,12 @@ class Deliveries:
         wish = interest.wish
         assert wish is not None
         where = None if interest.where is None else interest.where.text
-        another = (delivery.pattern.text, delivery.where) != (interest.pattern.text, where)
+        wanted = (interest.pattern.text, where, interest.content)
+        another = (delivery.pattern.text, delivery.where, delivery.content) != wanted
         if another and not delivery.members:
             self._put_away(delivery)  # it wants something else from now on
         delivery.pattern, delivery.where = interest.pattern, where
+        delivery.content = interest.content
         delivery.group = wish.group
         if delivery.core is None:
             delivery.core = make_delivery(
@@ -179,11 +204,21 @@ class Deliveries:
                 self._config.ack_timeout,
                 self._config.max_attempts,
                 _MOST_PUSHED,
+                interest.judge,
             )
+        else:
+            delivery.core.judge_by(interest.judge)  # that of the one before may have gone with it
         is_new = wish.durable is not None and delivery.saved is None
         if is_new:
+            assert self._store is not None
             delivery.saved = Saved(
-                delivery.name, interest.pattern.text, where, wish.group, owner=delivery.owner
+                delivery.name,
+                interest.pattern.text,
+                where,
+                wish.group,
+                owner=delivery.owner,
+                content=interest.content,
+                store=self._store.id,
             )
         for topic, number in recorded.items():
             self._add(delivery, topic, number, wish if is_new or delivery.saved is None else None)
@@ -191,13 +226,19 @@ class Deliveries:
         most = _MOST_OUT if wish.group is None else _MOST_OUT_OF_GROUP
         capacity = min(wish.capacity or most, most)
         place = (peer, flow)
+        # Before it joins: its first acknowledgement may be here before this thread is.
+        self._held[place] = delivery
         if delivery.core.join(self._node, peer, incarnation, flow, least_charge, capacity):
             delivery.members[place] = interest
-            self._held[place] = delivery
             self._leaving.pop(place, None)
             self._said_all.discard(place)
+        else:
+            del self._held[place]
         if is_new:
-            self._save(delivery)
+            try:
+                self._save(delivery)
+            except OSError as error:  # it is served, and tried again; a crash would forget it
+                self._not_written(delivery, error)
 
     def _add(self, delivery: _Delivery, topic: str, number: int, wish: Wish | None) -> None:
         """A recorded topic. ``wish`` is None for one that is new to a name that was known."""
@@ -206,7 +247,7 @@ class Deliveries:
         assert self._store is not None
         delivery.topics.add(topic)
         known = None if delivery.saved is None else delivery.saved.places.get(topic)
-        at, value = ("earliest", 0) if wish is None else beginning(wish, topic)
+        at, value = ("earliest", 0) if wish is None else beginning(wish, topic, self._store.id)
         delivery.core.add_log(
             self._store._core,
             topic,
@@ -291,12 +332,15 @@ class Deliveries:
 
     # --- positions --------------------------------------------------------------------------
 
-    def moved(self) -> list[Key]:
-        """Those that are to be written; for `write`."""
+    def moved(self, last: bool = False) -> list[Key]:
+        """Those that are to be written; for `write`. ``last``: nobody asks again."""
         found = []
+        now = time.monotonic()
         for delivery in self._all.values():
             core = delivery.core
             if delivery.saved is None or core is None or core.version == delivery.written:
+                continue
+            if now < delivery.not_before and not last:
                 continue
             delivery.written = core.version
             self._note(delivery)
@@ -315,9 +359,22 @@ class Deliveries:
                     continue  # it was forgotten meanwhile
                 try:
                     self._positions.save(delivery.saved)
+                    delivery.pause = 0.0
                 except OSError as error:
-                    delivery.written = -1
-                    log.error("the position of %r was not written: %s", delivery.name, error)
+                    self._not_written(delivery, error)
+
+    def _not_written(self, delivery: _Delivery, error: OSError) -> None:
+        """Tried again, less and less often: a disk that is full stays so for a while."""
+        delivery.written = -1
+        delivery.pause = min(max(2 * delivery.pause, _PAUSE), _LONGEST_PAUSE)
+        delivery.not_before = time.monotonic() + delivery.pause
+        log.error(
+            "the position of %r was not written, which is tried again in %g s: %s; after a crash "
+            "it gets again what it has acknowledged since",
+            delivery.name,
+            delivery.pause,
+            error,
+        )
 
     def _save(self, delivery: _Delivery) -> None:
         """At once: it is new, or its file says something that must not be done twice."""
@@ -335,6 +392,7 @@ class Deliveries:
         assert delivery.core is not None
         saved.pattern, saved.where = delivery.pattern.text, delivery.where
         saved.group, saved.owner = delivery.group, delivery.owner
+        saved.content = delivery.content
         for topic, following, pending in delivery.core.positions():
             saved.places[topic] = Place(following, pending)
 

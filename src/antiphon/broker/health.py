@@ -9,6 +9,7 @@ import msgspec
 from antiphon.errors import AntiphonError
 from antiphon.node import Node, NodeConfig
 from antiphon.node.address import parse_address
+from antiphon.node.config import Insecure
 from antiphon.topics.announcements import decode, encode
 from antiphon.topics.rights import Ask, Refused, Welcome
 
@@ -33,7 +34,7 @@ class Health(msgspec.Struct, frozen=True):
 def check_health(
     address: str,
     *,
-    secret: str | bytes | None = None,
+    secret: str | bytes | Insecure | None = None,
     token: str | None = None,
     timeout: float = 3.0,
 ) -> Health:

@@ -247,9 +247,6 @@ class Gate:
         """None, or why this subscription does not count; ``known`` are those it has."""
         client = self._known.get(peer)
         why = self.why(peer, "subscribe", subscribed.pattern)
-        wish = subscribed.wish
-        if why is None and subscribed.content and wish is not None and (wish.durable or wish.group):
-            why = "a filter on the data does not go with durable= and group="
         if why is None and known > self.limits.max_subscriptions:
             why = f"a client may have {self.limits.max_subscriptions} subscriptions"
         if why is not None and client is not None:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from antiphon.errors import ConfigError
+from antiphon.topics.content import Condition
 
 __all__ = ["Place", "Positions", "Saved"]
 
@@ -42,6 +43,9 @@ class Saved(msgspec.Struct):
     places: dict[str, Place] = {}
     dead_replayed: int = 0
     owner: str = ""
+    content: tuple[Condition, ...] = ()
+    store: int = 0
+    """Whose sequences these are; 0: not known."""
     format: int = _FORMAT
 
 
@@ -77,11 +81,16 @@ class Positions:
         self._directory.mkdir(exist_ok=True)
         path = self._path(saved.name)
         draft = path.with_suffix(".new")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(saved))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        try:
+            with draft.open("wb") as file:
+                file.write(msgspec.json.encode(saved))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError:  # on a full disk what is half written takes space that others need
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
         self._sync()
 
     def remove(self, name: str) -> None:

@@ -9,6 +9,7 @@ said otherwise: so all see the same order and the same sequences. Per event the 
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ from antiphon.topics.names import Pattern
 from antiphon.topics.neighbours import Interest
 
 __all__ = ["Recording", "beginning", "no_store", "open_store"]
+
+log = logging.getLogger("antiphon.broker")
 
 _FASTEST = 1e9
 _QUEUE = 16 << 20  # bytes that wait to be written, beside the largest event
@@ -101,7 +104,14 @@ class Recording:
         before = topic.replays.pop(key, None)
         if before is not None:
             before.close()
-        at, value = beginning(interest.wish, name)
+        at, value = beginning(interest.wish, name, self.store.id)
+        if at == "earliest" and interest.wish is not None and name in interest.wish.after:
+            log.warning(
+                "client %d was at %d of %r in another store; it gets this one from the beginning",
+                interest.peer,
+                interest.wish.after[name],
+                name,
+            )
         replay = make_replay(
             self._node,
             self.store._core,
@@ -136,11 +146,17 @@ class Recording:
         self.store.close()
 
 
-def beginning(wish: Wish | None, topic: str) -> tuple[str, int]:
-    """Where in a log a subscription begins: a word and a number, as the core takes them."""
+def beginning(wish: Wish | None, topic: str, store: int) -> tuple[str, int]:
+    """Where in a log a subscription begins: a word and a number, as the core takes them.
+
+    One that was somewhere in another store, such as one that was emptied since, has had nothing of
+    what is in this one.
+    """
     if wish is None:
         return "latest", 0
     if topic in wish.after:
+        if wish.stores.get(topic, 0) not in (0, store):
+            return "earliest", 0
         return "sequence", wish.after[topic] + 1
     if wish.time_ns is not None:
         return "time", wish.time_ns

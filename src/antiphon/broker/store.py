@@ -236,6 +236,14 @@ class Store:
         """How often it was opened for writing."""
         return self._core.epoch
 
+    @property
+    def id(self) -> int:
+        """Drawn when the directory became a store: one that was emptied and begun anew has another.
+
+        0: not known, of one that is only looked at and was made by an earlier version.
+        """
+        return self._core.id
+
     def close(self) -> None:
         """Write what waits, and end every log so that it goes on without a gap."""
         self._core.close()

@@ -49,6 +49,7 @@ KNOWN_PROTOCOLS = (
     "antiphon-node",
     "antiphon-topic",
     "antiphon-group",
+    "antiphon-broker",
     "tcp-c",
     "tcp-python",
     "asyncio",

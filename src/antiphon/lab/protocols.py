@@ -83,6 +83,9 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol("antiphon-group", MORE_PEERS["antiphon-group"], ("callback",), group=True),
         Protocol("antiphon-topic", MORE_PEERS["antiphon-topic"], ("callback", "batch", "shares")),
         Protocol(
+            "antiphon-broker", MORE_PEERS["antiphon-broker"], ("callback", "batch", "recorded")
+        ),
+        Protocol(
             "tcp-c",
             MORE_PEERS["tcp-c"],
             ("stream", REQUEST),

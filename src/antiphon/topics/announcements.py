@@ -61,6 +61,8 @@ class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Events that may be out without an acknowledgement."""
     after: dict[_Name, _U64] = {}
     """By topic, the last sequence that was here before the connection was lost."""
+    stores: dict[_Name, _U64] = {}
+    """Of each of those, the store that it is a sequence of; 0 or none: not known."""
 
 
 # Nothing in it can refer back to it, and there may be very many: the collector passes them by.

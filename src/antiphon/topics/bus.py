@@ -422,13 +422,6 @@ class Bus(Owner):
             ack=ack,
             capacity=room,
         )
-        if content and (durable is not None or group is not None):
-            raise ConfigError(
-                "where= with a Regex or an XPath does not go with durable= and group=; filter on "
-                "properties, or look at the data in the handler",
-                setting="where",
-                value=where,
-            )
         if wish is not None:
             given = {"durable": durable, "start": start, "speed": speed, "group": group}
             setting = next(name for name, value in given.items() if value is not None)

@@ -29,6 +29,7 @@ from antiphon.topics.announcements import (
     decode,
     encode,
 )
+from antiphon.topics.content import Condition
 from antiphon.topics.finder import Member
 from antiphon.topics.judge import ContentJudge, JudgePlan
 from antiphon.topics.names import Pattern, PatternIndex
@@ -329,6 +330,11 @@ class Interest:
     def place(self) -> tuple[int, int, int, int]:
         """Where it is: node, its life, flow, least charge."""
         return self.peer, self._incarnation, self._subscribed.flow, self._subscribed.least_charge
+
+    @property
+    def content(self) -> tuple[Condition, ...]:
+        """Its conditions on the data of events."""
+        return self._subscribed.content
 
     @property
     def judge(self) -> JudgePlan | None:

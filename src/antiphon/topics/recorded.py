@@ -125,11 +125,15 @@ class Recorded:
         with bus._lock:
             for flow, subscription in bus._subscriptions.items():
                 said = bus._ledger.subscriptions.get(flow)
-                after = {topic: at - 1 for topic, at in subscription._core.positions()}
-                if said is None or not after:
+                places = subscription._core.positions()
+                if said is None or not places:
                     continue
                 wish = said.wish or Wish()
-                wish = msgspec.structs.replace(wish, after=wish.after | after)
+                wish = msgspec.structs.replace(
+                    wish,
+                    after=wish.after | {topic: at - 1 for topic, at, _ in places},
+                    stores=wish.stores | {topic: store for topic, _, store in places},
+                )
                 bus._ledger.subscribe(msgspec.structs.replace(said, wish=wish))
 
     def release(self, flow: int) -> None:

@@ -63,7 +63,7 @@ def test_the_table_at_the_end_has_a_row_for_what_is_missing(
     assert "missing until a later version (then needs antiphon-pigeon)" in missing
 
 
-@pytest.mark.parametrize("name", ["stability", "group", "wide-area", "shootout"])
+@pytest.mark.parametrize("name", ["stability", "group", "wide-area"])
 def test_shipped_plans_name_what_they_wait_for(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,7 +80,7 @@ def test_the_list_of_plans_names_what_they_wait_for(capfd: pytest.CaptureFixture
 
 @pytest.mark.parametrize(
     ("plan_name", "protocol"),
-    [("wide-area", "antiphon-bulk"), ("stability", "antiphon-broker"), ("mine", "antiphon-pigeon")],
+    [("wide-area", "antiphon-bulk"), ("stability", "antiphon-bulk"), ("mine", "antiphon-pigeon")],
 )
 def test_a_protocol_that_comes_later_is_missing_and_not_unheard_of(
     plan: Path, plan_name: str, protocol: str, capfd: pytest.CaptureFixture[str]

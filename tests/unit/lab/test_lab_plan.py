@@ -23,6 +23,7 @@ from antiphon.lab.plan import (
     Garbage,
     Plan,
     PlanError,
+    Run,
     estimate,
     load_plan,
     runs_of,
@@ -222,6 +223,22 @@ def test_every_protocol_is_in_the_shootout() -> None:
     assert {run.protocol for run in runs_of(load_plan("shootout"))} == set(KNOWN_PROTOCOLS)
 
 
+@pytest.mark.parametrize("variant", ["callback", "recorded"])
+def test_the_broker_is_compared_with_and_without_its_store(variant: str) -> None:
+    compared = runs_of(load_plan("shootout"))
+    for series in ("throughput", "delay"):
+        runs = [run for run in compared if run.series == series]
+        assert {run.size for run in runs if _is_broker(run, variant)} == {run.size for run in runs}
+    lan = [run for run in runs_of(load_plan("wide-area")) if run.series == "delay-lan"]
+    rows = {(run.size, run.link) for run in lan if run.protocol == "nats"}
+    assert {link for _, link in rows} == {"loopback", "lan"}
+    assert {(run.size, run.link) for run in lan if _is_broker(run, variant)} == rows
+
+
+def _is_broker(run: Run, variant: str) -> bool:
+    return (run.protocol, run.variant) == ("antiphon-broker", variant)
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_series_that_come_later_are_listed_and_come_to_no_runs(name: str) -> None:
     plan = load_plan(name)
@@ -303,7 +320,7 @@ def test_all_first_repeats_come_before_all_second_ones_each_in_an_order_of_its_o
 
 def test_a_protocol_less_leaves_the_others_in_their_order() -> None:
     plan = load_plan("shootout").quick()
-    without = ["tcp-python", "asyncio", "pyzmq", "zenoh"]
+    without = ["tcp-python", "pyzmq", "zenoh"]
     expected = [run for run in runs_of(plan) if run.protocol in without]
     assert list(runs_of(plan.with_protocols(without))) == expected
 

@@ -37,7 +37,7 @@ from antiphon.lab.peers.topics.antiphon_bus import FOUND_TIMEOUT, SHARE, open_bu
 from antiphon.lab.stamps import Reader
 from antiphon.topics import Bus, Publisher, Subscription
 
-__all__ = ["ENDPOINT", "TopicEndpoint"]
+__all__ = ["ENDPOINT", "TopicEndpoint", "TopicSender"]
 
 
 GROUP = "239.255.77.78"
@@ -60,12 +60,13 @@ def _name(target: int, source: int | str) -> str:
 class TopicSender(Sender):
     """A publisher per target; there are subscribers when it is made."""
 
-    def __init__(self, bus: Bus, config: EndpointConfig) -> None:
+    def __init__(self, bus: Bus, config: EndpointConfig, *, record: bool = False) -> None:
         self._config = config
         self._payload = payload_of(config.size)
         self._list = [self._payload] * config.batch
         self._publishers: dict[int, Publisher] = {
-            target: bus.publisher(_name(target, config.index)) for target in config.targets
+            target: bus.publisher(_name(target, config.index), record=record)
+            for target in config.targets
         }
         for publisher in self._publishers.values():
             if not publisher.wait_for_subscribers(timeout=FOUND_TIMEOUT):
@@ -100,8 +101,11 @@ class TopicEndpoint(ManyReaders):
         super().__init__(config, on_data)
         if len(config.sources) < 2:
             self.on_data = on_data  # a single subscription calls on one thread at a time
-        self._bus = _open_bus(config)
+        self._bus = self._open(config)
         self._subscriptions: dict[str, Subscription] = {}
+
+    def _open(self, config: EndpointConfig) -> Bus:
+        return _open_bus(config)
 
     def listen(self) -> str:
         own = self.config.index
@@ -110,8 +114,14 @@ class TopicEndpoint(ManyReaders):
         for number, name in enumerate(names):
             share = SHARE if self.config.variant == "shares" and number == 0 else None
             handler = self._batch_handler() if batch else self._handler()
-            self._subscriptions[name] = self._bus.subscribe(name, handler, batch=batch, share=share)
+            self._subscriptions[name] = self._bus.subscribe(
+                name, handler, batch=batch, share=share, **self._options()
+            )
         return self._bus.address
+
+    def _options(self) -> dict[str, Any]:
+        """What else subscriptions are made with."""
+        return {}
 
     def _handler(self) -> Callable[[Any], None]:
         take = self._taker()

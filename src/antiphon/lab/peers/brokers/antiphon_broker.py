@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from antiphon.broker import check_health
 from antiphon.lab.peers.base import LOOPBACK, EndpointConfig
@@ -27,12 +27,17 @@ COMMAND = (sys.executable, "-m", "antiphon.cli.main", "broker", "--listen")
 HEALTHY_WITHIN = 10.0
 
 
-def serve_broker(host: str = LOOPBACK) -> tuple[str, list[int], Callable[[], None]]:
-    """A broker with its defaults, as anybody starts it: its address, its process, its end."""
+def serve_broker(
+    host: str = LOOPBACK, options: Sequence[str] = ()
+) -> tuple[str, list[int], Callable[[], None]]:
+    """A broker with its defaults, as anybody starts it: its address, its process, its end.
+
+    ``options`` are further ones of the command.
+    """
     os.environ.pop("ANTIPHON_CONFIG", None)
 
     def command(port: int) -> list[str]:
-        return [*COMMAND, f"tcp://{host}:{port}"]
+        return [*COMMAND, f"tcp://{host}:{port}", *options]
 
     port, pid, stop = start_server("antiphon broker", command, lambda link: True, host)
     address = f"tcp://{host}:{port}"
