@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 
 import pytest
@@ -53,6 +54,25 @@ def test_one_client_too_many_is_told_so_and_the_others_go_on() -> None:
 
         eventually(comes_in, PATIENCE, "there is room again")
         settled(broker, clients=2)
+
+
+def test_one_too_many_is_told_so_also_when_its_connection_is_noticed_late() -> None:
+    """It may ask what it may do before the broker has heard that it is there."""
+    noticed, go_on = threading.Event(), threading.Event()
+    with limited(max_clients=1) as broker:
+
+        @broker.node.on_connected
+        def busy(peer: int, how: str) -> None:
+            noticed.set()
+            go_on.wait(PATIENCE)
+
+        with Bus(broker.address):
+            assert noticed.wait(PATIENCE)
+            try:
+                with pytest.raises(PermissionDenied, match="1 clients, as many as it may"):
+                    Bus(broker.address).start()
+            finally:
+                go_on.set()
 
 
 def test_one_that_was_turned_away_comes_in_by_itself_when_there_is_room() -> None:
