@@ -244,7 +244,7 @@ def compute(event: Event) -> None:
 
 
 def keep_busy(bus: Bus, *topics: str) -> None:
-    """With more than will be done: each has work all the while, however unequally they are served."""
+    """With more than will be done: each has work all the while, however they are served."""
     for topic in topics:
         bus.publisher(topic).publish_many([b"x"] * 3000)
 

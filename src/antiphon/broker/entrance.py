@@ -55,7 +55,7 @@ class Entrance:
         """What is to be said to whom."""
 
     def connected(self, peer: int) -> None:
-        """It may have to wait outside. Told by its node, or by its question, if that comes first."""
+        """It may have to wait outside. Its node tells so, or its question, if that comes first."""
         if peer in self.dismissed:
             return  # it is seen out
         if peer not in self._guests:

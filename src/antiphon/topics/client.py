@@ -42,7 +42,7 @@ class Client:
         self._welcome: Welcome | None = None
         self._rights: Rights | None = None
         self.stopping = False
-        """Whether the broker has said that it stops: what it wants no more then it will not want again."""
+        """Whether the broker has said that it stops: what it wants no more then is ended."""
         if isinstance(finder, BrokerFinder):
             finder.on_welcome = self.welcomed
 
