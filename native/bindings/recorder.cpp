@@ -96,9 +96,11 @@ void Recorder::appended(std::uint64_t token, const log::Receipt& receipt) {
     nudge();
 }
 
-// A block that is full or failed is told of at once, one that was written when it is synced: so good news
-// of earlier ones may come behind bad news. Only those that reach the one that failed end the trouble, and
-// those come only when the publisher has gone back.
+// A block that is full or failed is told of at once, and so is what was not taken at all; one that was written
+// is told of when it is synced: so good news of earlier ones may come behind bad news. Only those that reach the
+// last one that was not taken end the trouble, and those come only when the publisher has gone back. The first
+// one would not do: a publisher that has gone back for it, and of whom less was taken than it sent, has to hear
+// that it must go back again.
 void Recorder::note(std::uint64_t number, const log::Receipt& receipt) {
     std::lock_guard lock(mutex_);
     if (receipt.status == log::Status::ok) {
@@ -108,7 +110,7 @@ void Recorder::note(std::uint64_t number, const log::Receipt& receipt) {
         status_ = log::Status::ok;
         return;
     }
-    trouble_ = trouble_ == 0 ? number : std::min(trouble_, number);
+    trouble_ = std::max(trouble_, number);
     if (status_ == log::Status::ok || receipt.status != log::Status::out_of_order) {
         status_ = receipt.status;
         error_ = receipt.error;

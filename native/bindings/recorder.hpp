@@ -63,7 +63,7 @@ class Recorder : public Route, public log::Listener, public Pump {
     std::uint64_t expected_ = 0;  // the publisher's next number; of the one task that relays
     std::mutex mutex_;            // what the log has said
     std::uint64_t upto_ = 0;
-    std::uint64_t trouble_ = 0;  // the lowest number that was not taken; 0: none
+    std::uint64_t trouble_ = 0;  // the highest number that is known not to have been taken; 0: none
     log::Status status_ = log::Status::ok;
     int error_ = 0;
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from antiphon import AllOf, Broker, BrokerConfig, Bus, Node, Regex, Tag, XPath
+from antiphon import (
+    AllOf,
+    Broker,
+    BrokerConfig,
+    Bus,
+    Node,
+    NodeConfig,
+    Regex,
+    Schedule,
+    Tag,
+    XPath,
+)
 from antiphon._core import make_outbox
 from antiphon.broker import Limits, Rights, Token
 from antiphon.broker.tokens import hash_token
@@ -269,6 +281,29 @@ def test_above_the_rate_a_publisher_that_records_waits_and_loses_nothing(path: P
         assert time.monotonic() - began > 1.4  # one second's worth at once, then 200 a second
         assert broker.statistics().limited == 0
     assert in_log(path, "a") == numbered(500)
+
+
+def test_above_the_rate_nothing_is_forgotten_where_receipts_come_late(path: Path) -> None:
+    """The log is faster than the broker's word here: that all before is written comes with it that
+    the rest was refused, again and again."""
+    done = threading.Event()
+    config = BrokerConfig(store=str(path), fsync="none", limits=Limits(max_events_per_s=100))
+    schedule = Schedule(threads=1)
+    broker = Broker("tcp://127.0.0.1:0", config=config, node_config=NodeConfig(schedule=schedule))
+
+    @broker.node.on(200)
+    def busy(source: int, data: bytes) -> None:
+        done.wait(0.02)  # before each slice of the others, of which there is one at a time
+
+    with broker, Bus(broker.address) as bus:
+        try:
+            publisher = bus.publisher("a", record=True)
+            bus.node.send_many(broker.node.id, [b""] * 2000, kind=200)
+            publisher.publish_many(numbered(300))
+            publisher.flush(PATIENCE)
+        finally:
+            done.set()
+    assert in_log(path, "a") == numbered(300)
 
 
 def test_above_the_rate_events_of_others_on_a_recorded_topic_are_dropped(path: Path) -> None:

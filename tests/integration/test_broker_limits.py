@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 
 import pytest
@@ -13,6 +14,7 @@ from antiphon.broker import Limits
 from antiphon.errors import MessageTooLarge, PermissionDenied
 from antiphon.testing import eventually
 from antiphon.topics import Bus
+from antiphon.topics.rights import Word
 from integration.brokers import settled, stays
 from integration.buses import PATIENCE, Events, serves
 from unit.node.pairs import free_address, numbered
@@ -53,6 +55,48 @@ def test_one_client_too_many_is_told_so_and_the_others_go_on() -> None:
 
         eventually(comes_in, PATIENCE, "there is room again")
         settled(broker, clients=2)
+
+
+def test_one_too_many_is_told_so_also_when_its_connection_is_noticed_late() -> None:
+    """It may ask what it may do before the broker has heard that it is there."""
+    noticed, go_on = threading.Event(), threading.Event()
+    with limited(max_clients=1) as broker:
+
+        @broker.node.on_connected
+        def busy(peer: int, how: str) -> None:
+            noticed.set()
+            go_on.wait(PATIENCE)
+
+        with Bus(broker.address):
+            assert noticed.wait(PATIENCE)
+            try:
+                with pytest.raises(PermissionDenied, match="1 clients, as many as it may"):
+                    Bus(broker.address).start()
+            finally:
+                go_on.set()
+
+
+def test_one_too_many_is_told_so_also_when_it_is_late_to_ask() -> None:
+    """Its connection has ended by then: it asks again."""
+    late: list[int] = []
+    with limited(max_clients=1) as broker, Bus(broker.address):
+        settled(broker, clients=1)
+        answer = broker._word
+
+        def when_it_has_gone(peer: int, word: Word) -> bytes | None:
+            if not late:
+                late.append(peer)
+                gone = broker._changed.wait_for(lambda: not connected(peer), PATIENCE)
+                assert gone
+            return answer(peer, word)
+
+        def connected(peer: int) -> bool:
+            return broker.node._is_connected(peer)
+
+        broker._word = when_it_has_gone  # type: ignore[method-assign]
+        with pytest.raises(PermissionDenied, match="1 clients, as many as it may"):
+            Bus(broker.address).start()
+        assert late
 
 
 def test_one_that_was_turned_away_comes_in_by_itself_when_there_is_room() -> None:

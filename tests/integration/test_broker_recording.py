@@ -114,19 +114,72 @@ def test_the_sequence_is_the_place_in_the_log_whoever_publishes(broker: Broker) 
 
 def test_a_publisher_that_does_not_ask_is_recorded_too(broker: Broker, path: Path) -> None:
     """Recording belongs to the topic. Its own bus gets the events once, with their places."""
-    with Bus(broker.address) as here, Bus(broker.address) as there:
+    with Bus(broker.address) as there:
         record(there, "t", b"first")
+    settled(broker, topics=0)
+    with Bus(broker.address) as here:
         events = Events()
         here.subscribe("t", events)
         plain = here.publisher("t")
-        eventually(lambda: plain.subscribers == 1, PATIENCE)
-        eventually(lambda: "t" in here._recorded.topics, PATIENCE)  # type: ignore[union-attr]
+        eventually(lambda: only_the_broker(plain, here), PATIENCE)
         settled(broker, subscriptions=1)
         for i in range(50):
             plain.publish(b"%d" % i)
         assert events.wait(50) == [b"%d" % i for i in range(50)]
         assert events.sequences == list(range(2, 52))
     assert len(in_log(path, "t")) == 51
+
+
+def only_the_broker(publisher: Publisher, bus: Bus) -> bool:
+    """Whether it has heard that its topic is recorded, and is asked for it."""
+    with bus._lock:
+        assert bus._recorded is not None
+        return publisher.subscribers == 1 and publisher.topic in bus._recorded.topics
+
+
+def test_what_is_known_to_be_recorded_never_goes_around_the_log(broker: Broker, path: Path) -> None:
+    """Also while the broker asks for none of it, since it knows of nobody who publishes it."""
+    events = Events()
+    with Bus(broker.address) as here, Bus(broker.address) as there:
+        here.subscribe("t", events)
+        settled(broker, subscriptions=1)
+        first = there.publisher("t", record=True)
+        first.publish(b"first")
+        assert events.wait(1) == [b"first"]
+        eventually(lambda: [one.name for one in here.topics()] == ["t"], PATIENCE)
+        first.close()
+        eventually(lambda: here.topics() == [], PATIENCE)
+        plain = here.publisher("t")
+        assert plain.wait_for_subscribers(1, PATIENCE)
+        for i in range(50):
+            plain.publish(b"%d" % i)
+        assert events.wait(51)[1:] == [b"%d" % i for i in range(50)]
+        assert events.sequences == list(range(1, 52))
+    assert len(in_log(path, "t")) == 51
+
+
+def test_without_its_broker_a_bus_gets_its_own_events_of_a_recorded_topic(path: Path) -> None:
+    """Straight from the publisher, also when the next broker at the address records nothing."""
+    address = free_address()
+    events = Events()
+    with Bus(address) as bus:
+        bus.subscribe("t", events)
+        plain = bus.publisher("t")
+        config = BrokerConfig(store=str(path), record=("t",))
+        with Broker(address, config=config) as broker:
+            eventually(lambda: only_the_broker(plain, bus), PATIENCE)
+            settled(broker, subscriptions=1)
+            plain.publish(b"recorded")
+            assert events.wait(1) == [b"recorded"]
+        eventually(lambda: not only_the_broker(plain, bus) and plain.subscribers == 1, PATIENCE)
+        plain.publish(b"alone")
+        assert events.wait(2) == [b"recorded", b"alone"]
+        with Broker(address) as broker:
+            settled(broker, subscriptions=1, topics=1)
+            assert plain.subscribers == 1
+            plain.publish(b"relayed to nobody")
+            assert events.wait(3)[2] == b"relayed to nobody"
+    assert in_log(path, "t") == [b"recorded"]
 
 
 def test_the_settings_name_topics_to_record(path: Path) -> None:

@@ -235,69 +235,77 @@ def test_what_an_idle_share_leaves_goes_to_whoever_has_work(channel: str) -> Non
 # --- how the threads run --------------------------------------------------------------------------
 
 
+def compute(event: Event) -> None:
+    """Lets the interpreter's lock go, for longer than a slice by the clock: on a machine with much
+    else to do that takes little of a processor, and an event is done soon all the same."""
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until:
+        hashlib.pbkdf2_hmac("sha256", b"x", b"y", 5_000)
+
+
+def keep_busy(bus: Bus, *topics: str) -> None:
+    """With more than will be done: each has work all the while, however they are served."""
+    for topic in topics:
+        bus.publisher(topic).publish_many([b"x"] * 3000)
+
+
+def work(events: int, *subscriptions: Subscription) -> None:
+    """Returns when each of them has handled so many more."""
+    wanted = [one.statistics()["handled"] + events for one in subscriptions]
+    eventually(
+        lambda: all(
+            one.statistics()["handled"] >= count
+            for one, count in zip(subscriptions, wanted, strict=True)
+        ),
+        2 * PATIENCE,
+        f"{events} events of each are handled",
+    )
+
+
 def test_how_many_threads_run_at_once_is_measured_from_the_first_share_on(channel: str) -> None:
     """Handlers that let the interpreter's lock go, each for longer than a slice."""
-    count = 0
 
     def sleep(event: Event) -> None:
-        nonlocal count
         time.sleep(0.02)
-        count += 1
-
-    def compute(event: Event) -> None:
-        nonlocal count
-        hashlib.pbkdf2_hmac("sha256", b"x", b"y", 100_000)
-        count += 1
-
-    def work(bus: Bus, events: int) -> None:
-        nonlocal count
-        count = 0
-        for topic in ("a", "b"):
-            bus.publisher(topic).publish_many([b"x"] * events)
-        eventually(lambda: count == 2 * events, PATIENCE, "all is done")
 
     config = NodeConfig(schedule=Schedule(threads=2))
     with Bus(channel, node_config=config) as bus:
         first, second = bus.subscribe("a", sleep), bus.subscribe("b", sleep)
         assert bus.statistics().threads == 0
-        work(bus, 5)
+        keep_busy(bus, "a", "b")
+        work(5, first, second)
         before = bus.statistics()
         assert before.threads == 2
         assert all(map(math.isnan, (before.at_once, before.running, before.largest_share)))
         first.share = 0.3
-        work(bus, 20)
+        work(20, first, second)
         slept = bus.statistics()
         # The second enters when the first has overrun two slices.
         assert 1.3 < slept.at_once <= 2.0
         assert 0 <= slept.running < 0.3
         first.close()
         second.close()
-        for topic in ("a", "b"):
-            bus.subscribe(topic, compute, share=0.3)
-        work(bus, 15)
+        both = [bus.subscribe(topic, compute, share=0.3) for topic in ("a", "b")]
+        keep_busy(bus, "a", "b")
+        work(20, *both)
         after = bus.statistics()
         assert slept.running < after.running <= 1.0
         assert 1.3 < after.at_once <= 2.0
         limit = queueing.largest_share(2, after.running)
         assert limit - 1e-9 <= after.largest_share < queueing.largest_share(1, after.running)
+        for one in both:
+            one.close()
 
 
 def test_a_share_that_the_threads_cannot_give_is_told_by_the_prediction(channel: str) -> None:
-    def compute(event: Event) -> None:
-        hashlib.pbkdf2_hmac("sha256", b"x", b"y", 100_000)
-
     config = NodeConfig(schedule=Schedule(threads=2))
     with Bus(channel, node_config=config) as bus:
         subscription = bus.subscribe("a", compute, share=0.99)
         rival = bus.subscribe("b", compute)
-        for topic in ("a", "b"):
-            bus.publisher(topic).publish_many([b"x"] * 40)
-        eventually(
-            lambda: min(one.statistics()["handled"] for one in (subscription, rival)) >= 32,
-            2 * PATIENCE,
-        )
-        # An event counts as handled before the slice that it was part of has been measured.
-        eventually(lambda: "too few" not in subscription.predict().basis, PATIENCE)
+        keep_busy(bus, "a", "b")
+        work(30, subscription, rival)
+        # A prediction is of the last ten seconds, and may have to wait for enough of those.
+        eventually(lambda: "too few" not in subscription.predict().basis, 2 * PATIENCE)
         model = subscription.predict()
         assert "a share of 0.99 is above 0." in model.basis
         assert "threads at once" in model.basis

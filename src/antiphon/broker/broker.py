@@ -261,6 +261,10 @@ class Broker(Remembering, Owner):
             return None
         if self._state != "running":
             return encode(Stopped())
+        # That it has connected may be told later than what it says. Whoever is welcome now must not
+        # be turned away then.
+        if self.node._is_connected(peer):
+            self._entrance.connected(peer)
         return encode(self._gate.answer(word.token, peer in self._entrance.dismissed))
 
     def reload(self, config: BrokerConfig | None = None) -> tuple[list[str], list[str]]:

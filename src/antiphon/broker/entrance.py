@@ -55,8 +55,11 @@ class Entrance:
         """What is to be said to whom."""
 
     def connected(self, peer: int) -> None:
-        """It may have to wait outside."""
-        log.debug("client %d has connected", peer, extra={"client": peer})
+        """It may have to wait outside. Its node tells so, or its question, if that comes first."""
+        if peer in self.dismissed:
+            return  # it is seen out
+        if peer not in self._guests:
+            log.debug("client %d has connected", peer, extra={"client": peer})
         self._guests.add(peer)
         if self._crowded():
             # Perhaps some have gone unnoticed: of very many events some are not told.

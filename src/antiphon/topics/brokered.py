@@ -44,6 +44,10 @@ _KIND = 33
 _SOMETHING = 1  # as a version: a broker always has something to tell
 
 
+class _CutOff(PeerUnreachable):
+    """A broker has answered, and was lost before it said what we may do there."""
+
+
 class BrokerFinder(Finder):
     """Finds one broker, again and again."""
 
@@ -95,21 +99,29 @@ class BrokerFinder(Finder):
         address raise.
 
         That nobody listens is none: brokers may come later than their clients. Waits for three
-        seconds at most. Only now may the node draw another id, if somebody has its own.
+        seconds at most, and for as long again when the connection ends before the answer: one that
+        is turned away at the door is told why, and may be late to ask. Only now may the node draw
+        another id, if somebody has its own.
         """
-        try:
-            self._found = self._ask()
-        except (
-            AuthenticationFailed,
-            ConfigError,
-            DuplicateNode,
-            PermissionDenied,
-            ProtocolError,
-        ):
-            self.close()
-            raise
-        except AntiphonError as error:
-            self._complain(error)
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._found = self._ask()
+                return
+            except (
+                AuthenticationFailed,
+                ConfigError,
+                DuplicateNode,
+                PermissionDenied,
+                ProtocolError,
+            ):
+                self.close()
+                raise
+            except AntiphonError as error:
+                if not isinstance(error, _CutOff) or time.monotonic() > until:
+                    self._complain(error)
+                    return
+            time.sleep(_FIRST_PAUSE)
 
     def announce(self, version: int) -> None:
         """The broker hears of changes by messages."""
@@ -180,7 +192,12 @@ class BrokerFinder(Finder):
         """Asks what we may do there, so that what is refused raises where it is called."""
         assert self._node is not None
         self._node.add_peer(broker, self._address)
-        _, answer = self._node._request(broker, encode(Ask(self.token)), _KIND, _PATIENCE)
+        try:
+            _, answer = self._node._request(broker, encode(Ask(self.token)), _KIND, _PATIENCE)
+        except PeerUnreachable as error:
+            raise _CutOff(
+                str(error), peer=error.peer, address=error.address, reason=error.reason
+            ) from None
         try:
             word = decode(answer)
         except (msgspec.DecodeError, msgspec.ValidationError):

@@ -540,12 +540,8 @@ class Bus(Owner):
             return
         for number in self._topics.matching(interest.pattern):
             self._publishers[number]._core.leave(peer, subscribed.flow)
-        if subscribed.recorded and self._recorded is not None:
-            self._recorded.topics.discard(subscribed.pattern)
-            for number in self._topics.matching(interest.pattern):
-                for own in self._interests.matching(self._publishers[number]._text):
-                    if own.peer == self.node.id:
-                        self._serve(self._publishers[number], own)
+        if subscribed.recorded and self._recorded is not None and self._client.stopping:
+            self._recorded.begin(0)
 
     def _topic_came(self, peer: int, number: int, name: str) -> None:
         """Nothing to do: whoever wants it has said so."""
@@ -554,6 +550,8 @@ class Bus(Owner):
         """As above."""
 
     def _admits(self, peer: int, update: Update) -> bool:
+        if self._recorded is not None:
+            self._recorded.hear(peer, update.incarnation)
         return True
 
     def _shown(self, peer: int, update: Update) -> Update:
@@ -723,9 +721,15 @@ class Bus(Owner):
         self._behind("durable").ask(Forget(name), "forget()")
 
     def _members_changed(self, present: list[Member], gone: list[Member]) -> None:
-        if gone and self._recorded is not None:
+        if self._recorded is None:
+            self._neighbours.changed(present, gone)
+            return
+        if gone:
             self._recorded.remember()
-        self._neighbours.changed(present, gone)
+        with self._lock:
+            self._neighbours.changed(present, gone)
+            if self._recorded.life in (one.incarnation for one in gone):
+                self._recorded.begin(0)
 
     def _behind(self, setting: str) -> Recorded:
         if self._recorded is None:

@@ -41,6 +41,8 @@ class Client:
         self._address = address
         self._welcome: Welcome | None = None
         self._rights: Rights | None = None
+        self.stopping = False
+        """Whether the broker has said that it stops: what it wants no more then is ended."""
         if isinstance(finder, BrokerFinder):
             finder.on_welcome = self.welcomed
 
@@ -51,7 +53,7 @@ class Client:
         except ConfigError as error:
             log.warning("the broker at %s names rights that are none: %s", self._address, error)
             return
-        self._welcome, self._rights = welcome, rights
+        self._welcome, self._rights, self.stopping = welcome, rights, False
 
     def may_publish(self, topic: str, record: bool, known: int) -> None:
         """Raises `PermissionDenied`; ``known``: how many publishers there are already."""
@@ -97,6 +99,7 @@ class Client:
         elif isinstance(word, Refused):
             log.warning("%s", denied(word, self._address))
         elif isinstance(word, Stopped):
+            self.stopping = True
             log.warning("the broker at %s stopped; it is looked for again", self._address)
         elif isinstance(word, Ended):
             return word.flow, word.reason

@@ -61,8 +61,11 @@ class Recorded:
         self._publishers: dict[int, Publisher] = {}
         self._told: dict[int, int] = {}  # publisher: the life of the broker that was asked
         self._retry_due = 0.0
+        self.life = 0
+        """Of the broker, as it was heard of; 0: it is not there."""
         self.topics: set[str] = set()
-        """Those that the broker records: it alone serves their subscriptions."""
+        """Those that it records: it alone serves their subscriptions. They stay while it lives,
+        also when it asks for none of them, as it does until it has heard of a publisher here."""
 
     def start(self) -> None:
         """With its bus. The node may live longer, and calls back for as long."""
@@ -153,6 +156,27 @@ class Recorded:
 
         with contextlib.suppress(AntiphonError):
             self._bus.node._later.add(-2 * _KEY - flow, work)
+
+    def hear(self, peer: int, life: int) -> None:
+        """Somebody tells what it has. With the bus's lock."""
+        if peer == self._finder.broker:
+            self.begin(life)
+
+    def begin(self, life: int) -> None:
+        """Another life of the broker, or none (0). With the bus's lock.
+
+        What it records it will say. Until then our own subscriptions get it straight from here.
+        """
+        if life == self.life:
+            return
+        ended, self.life, self.topics = self.topics, life, set()
+        bus = self._bus
+        for publisher in bus._publishers.values():
+            if publisher._text not in ended:
+                continue
+            for own in bus._interests.matching(publisher._text):
+                if own.peer == bus.node.id:
+                    bus._serve(publisher, own)
 
     # --- publishers -------------------------------------------------------------------------
 
