@@ -63,6 +63,8 @@ class ViewMessage(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """From a coordinator, or from one that was asked: this is the view."""
 
     record: Record
+    key: bytes = b""
+    """For the view's datagrams, where they are sealed; only to its members."""
 
 
 class GetView(msgspec.Struct, frozen=True, array_like=True, tag=6):

@@ -176,6 +176,8 @@ class Layer:
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     """Names of layers that must be somewhere below."""
+    above: ClassVar[tuple[str, ...]] = ()
+    """Names of layers that may only be above: it is concerned with what comes down from them."""
     transport: ClassVar[bool] = False
     """Whether it is what everything else stands upon."""
 
@@ -290,6 +292,12 @@ def check(layers: Iterable[object]) -> None:
             raise ConfigError(
                 f"stack: {layer.name!r} needs {', '.join(map(repr, missing))} below it; what is "
                 f"there is {', '.join(map(repr, below)) or 'nothing'}",
+                setting="stack",
+            )
+        wrong = [name for name in layer.above if name in below]
+        if wrong:
+            raise ConfigError(
+                f"stack: {layer.name!r} belongs below {', '.join(map(repr, wrong))}, not above",
                 setting="stack",
             )
         below.append(layer.name)

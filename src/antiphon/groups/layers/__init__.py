@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from antiphon.groups.layers.discovery import Discovery
+from antiphon.groups.layers.encryption import Encryption
 from antiphon.groups.layers.failure import FailureDetection
 from antiphon.groups.layers.faults import Delay, Drop, Duplicate, Partition
 from antiphon.groups.layers.fifo import Fifo
@@ -21,6 +22,7 @@ __all__ = [
     "Discovery",
     "Drop",
     "Duplicate",
+    "Encryption",
     "FailureDetection",
     "Fifo",
     "Fragmentation",
