@@ -37,6 +37,9 @@ class GroupCore {
     void leave();
     void pause(bool paused) { delivery_->pause(paused); }
     void tick();
+    // How long the handler has been in one call, in nanoseconds; our own calls, in which it may wait, do not
+    // count.
+    Nanos busy() { return node_->scheduler().running_for(*delivery_); }
     bool settle(double timeout);  // false too with an exception set
     bool close(double patience);
 

@@ -174,6 +174,14 @@ void add_group_types(nb::module_& m) {
             }
             return d;
         })
+        .def("held_up", [](GroupCore& self) {
+            nb::dict d;
+            for (const auto& [member, since] : self.all().held_up()) {
+                d[nb::cast(member)] = static_cast<double>(since) / 1e9;
+            }
+            return d;
+        })
+        .def("busy", [](GroupCore& self) { return static_cast<double>(self.busy()) / 1e9; })
         .def_prop_ro("flow", [](GroupCore& self) { return self.data().flow; })
         .def_prop_ro("least_charge", [](GroupCore& self) { return self.data().least_charge; })
         .def_prop_ro("acknowledgement_flow", [](GroupCore& self) { return self.acknowledgements().flow; })

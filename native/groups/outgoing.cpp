@@ -44,7 +44,10 @@ Outgoing::Put Outgoing::try_put(std::string_view message) {
     if (!lock) return Put::busy;
     // Those who wait come first, or they might wait for ever.
     if (!open_ || closed_ || waiting_ != 0 || large(message.size())) return Put::full;
-    if (!push(tag_of(Tag::whole), message)) return Put::full;
+    if (!push(tag_of(Tag::whole), message)) {
+        full_ = true;
+        return Put::full;
+    }
     ++sent_;
     bytes_ += message.size();
     pump();
@@ -60,6 +63,7 @@ Outcome Outgoing::wait_for_room(std::unique_lock<std::mutex>& lock, std::size_t 
     while (closed_ || !open_ || !lane_.window().fits(bytes)) {
         if (!counted) ++waits_;
         counted = true;
+        full_ |= open_ && !closed_;
         const Nanos now = now_ns();
         if (closed_) outcome.code = Outcome::Code::closed;
         else if (now >= deadline) outcome.code = Outcome::Code::timeout;
@@ -128,7 +132,7 @@ void Outgoing::add(const Route& route) {
     if (peer == nullptr) return;
     OutFlow& flow = node_->subscription_flow(*peer, route.incarnation, route.flow, route.least_charge, kGroupKind);
     std::lock_guard lock(mutex_);
-    targets_.try_emplace(route.member, Target{*peer, flow, route.incarnation, route.node});
+    targets_.try_emplace(route.member, Target{.peer = *peer, .flow = flow, .incarnation = route.incarnation, .node = route.node});
     lane_.add(route.member);
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
 }
@@ -214,9 +218,17 @@ bool Outgoing::run_slice(Nanos) {
 void Outgoing::tick() {
     std::lock_guard lock(mutex_);
     pump();
+    const Nanos now = now_ns();
     for (auto& [member, target] : targets_) {
         window::Lane::Receiver* receiver = lane_.find(member);
-        if (receiver == nullptr || !lane_.quiet(*receiver)) continue;
+        if (receiver == nullptr) continue;
+        if (!full_ || receiver->acked != lane_.window().first()) {
+            target.held_since = 0;
+        } else if (target.held_since == 0 || target.held_at != receiver->acked) {
+            target.held_at = receiver->acked;
+            target.held_since = now;
+        }
+        if (!lane_.quiet(*receiver)) continue;
         if (receiver->session == 0 || target.peer.session.load(std::memory_order_seq_cst) != receiver->session) continue;
         std::size_t taken = 0;
         ++probes_;
@@ -230,7 +242,19 @@ void Outgoing::tick() {
 void Outgoing::made_room() {
     // A full window is worth a wake-up when it has become a quarter free, not with every message.
     const window::SendWindow& window = lane_.window();
-    if (waiting_ != 0 && (window.used() * 4 <= window.capacity() * 3 || window.messages() == 0)) room_.notify_all();
+    if (window.used() * 4 > window.capacity() * 3 && window.messages() != 0) return;
+    full_ = false;
+    if (waiting_ != 0) room_.notify_all();
+}
+
+std::vector<std::pair<std::uint64_t, Nanos>> Outgoing::held_up() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::pair<std::uint64_t, Nanos>> behind;
+    const Nanos now = now_ns();
+    for (const auto& [member, target] : targets_) {
+        if (full_ && target.held_since != 0) behind.emplace_back(member, now - target.held_since);
+    }
+    return behind;
 }
 
 void Outgoing::acknowledged(std::uint16_t node, const Acknowledgement& word) {

@@ -57,6 +57,9 @@ class Outgoing : public Pump {
     void acknowledged(std::uint16_t node, const Acknowledgement& word);
     // From time to time: what could not go is tried again, and whoever is silent is asked.
     void tick();
+    // Members for which senders wait: the window has had no room since a sender wanted some, and they are the
+    // furthest behind and have acknowledged nothing, for so long. As of the last tick.
+    std::vector<std::pair<std::uint64_t, Nanos>> held_up();
     // May block: until everybody has everything, or the deadline.
     bool settle(Nanos deadline, const Interrupted* interrupted);
 
@@ -80,6 +83,8 @@ class Outgoing : public Pump {
         OutFlow& flow;
         std::uint64_t incarnation;
         std::uint16_t node;
+        std::uint64_t held_at = 0;  // what it had acknowledged, as long as it holds up the window,
+        Nanos held_since = 0;       // and since when that is so; 0: it does not
     };
     // All with the mutex.
     bool push(std::string_view head, std::string_view body, bool reserved = false);
@@ -101,6 +106,7 @@ class Outgoing : public Pump {
     std::vector<std::uint32_t> lengths_;
     std::uint64_t self_ = 0;
     bool open_ = false, closed_ = false;
+    bool full_ = false;  // a sender found no room, and not a quarter of it has come free since
     std::uint32_t streams_ = 0;
     std::uint64_t sent_ = 0, bytes_ = 0, waits_ = 0, batches_ = 0, probes_ = 0;
 };

@@ -14,6 +14,7 @@ from antiphon.groups.layers.failure import FailureDetection
 from antiphon.groups.layers.fifo import Fifo
 from antiphon.groups.layers.fragmentation import Fragmentation
 from antiphon.groups.layers.membership import Membership
+from antiphon.groups.layers.stability import Stability
 from antiphon.groups.layers.tcp import Tcp
 from antiphon.groups.protocol import Layer, check
 
@@ -52,6 +53,17 @@ class GroupConfig:
     detector: str = "fixed"
     """``fixed``: silence of ``failure_timeout``; ``phi``: also silence that is improbable, going by
     the member's own rhythm."""
+
+    stuck_after: float = 10.0
+    """Seconds that a member's application may be at one message before the others call it stuck:
+    a warning in the log, and `Group.stuck`. 0: never."""
+
+    evict_stuck: bool = False
+    """Whether a member that is stuck is put out. It joins again when its handler has returned."""
+
+    stability_timeout: float = 20.0
+    """Seconds that senders wait for a member that acknowledges nothing while their window is full,
+    before it is put out. 0: never; they wait, and time out."""
 
     discovery_timeout: float = 1.0
     """Seconds that others that do not answer are waited for before a member is a group alone."""
@@ -100,8 +112,20 @@ class GroupConfig:
                 setting="failure_timeout",
                 value=self.failure_timeout,
             )
-        if not isinstance(self.primary, bool):
-            raise ConfigError("primary is True or False", setting="primary", value=self.primary)
+        for name in ("stuck_after", "stability_timeout"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not (value == 0 or 0.01 <= value <= 3600):
+                raise ConfigError(
+                    f"{name} is {value!r}; it must be a number of seconds from 0.01 to 3600, or 0 "
+                    "for never",
+                    setting=name,
+                    value=value,
+                )
+        for name in ("primary", "evict_stuck"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} is True or False", setting=name, value=value)
         for name, low, high in (
             ("window_bytes", 1 << 16, 1 << 30),
             ("unicast_bytes", 1 << 16, 1 << 30),
@@ -115,6 +139,13 @@ class GroupConfig:
                     setting=name,
                     value=value,
                 )
+        if self.evict_stuck and not self.stuck_after:
+            raise ConfigError(
+                "evict_stuck puts out who is stuck, and with stuck_after=0 nobody is; give the "
+                "seconds",
+                setting="evict_stuck",
+                value=self.evict_stuck,
+            )
         FailureDetection(detector=self.detector)
 
 
@@ -127,6 +158,8 @@ def _tcp(config: GroupConfig) -> list[Layer]:
             timeout=config.failure_timeout,
             verify=config.verify_timeout,
             detector=config.detector,
+            stuck=config.stuck_after,
+            evict_stuck=config.evict_stuck,
         ),
         Membership(
             discovery=config.discovery_timeout,
@@ -136,6 +169,7 @@ def _tcp(config: GroupConfig) -> list[Layer]:
             primary=config.primary,
         ),
         Fifo(window_bytes=config.window_bytes, unicast_bytes=config.unicast_bytes),
+        Stability(timeout=config.stability_timeout),
         Fragmentation(),
     ]
 

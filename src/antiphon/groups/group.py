@@ -31,10 +31,12 @@ from antiphon.groups.finding import find_by, is_wildcard
 from antiphon.groups.messages import Control, Find, Join, encode
 from antiphon.groups.port import KIND, port_of
 from antiphon.groups.protocol import (
+    Busy,
     Contact,
     Contacts,
     Disconnected,
     Heard,
+    HeldUp,
     Installed,
     JoinGroup,
     Layer,
@@ -45,6 +47,7 @@ from antiphon.groups.protocol import (
     Send,
     Signal,
     Stack,
+    Stuck,
 )
 from antiphon.groups.reading import Reading
 from antiphon.groups.statistics import GroupStatistics, make_statistics
@@ -130,6 +133,7 @@ class Group(Owner):
         self._contacts: tuple[Contact, ...] = ()
         self._peers: dict[int, str] = {}
         self._outbox: dict[int, deque[bytes]] = {}
+        self._stuck: dict[int, Member] = {}
         self._timer = make_timer(self.node, _TICK, self._tick)
 
     # --- life -------------------------------------------------------------------------------
@@ -279,6 +283,13 @@ class Group(Owner):
         if self._me is None:
             raise Closed("this group was not joined yet; use 'with group:'", what="group")
         return self._me
+
+    @property
+    def stuck(self) -> tuple[Member, ...]:
+        """Members that live, and whose handler or iteration has been at one message for longer than
+        ``stuck_after``, as far as they have told."""
+        with self._lock:
+            return tuple(self._stuck.values())
 
     @property
     def drawing(self) -> str:
@@ -464,12 +475,16 @@ class Group(Owner):
         core = self._core
         if core is None or self._left.is_set():
             return
-        heard = core.heard()
+        heard, held_up = core.heard(), core.held_up()
+        busy = max(core.busy(), self._reading.stalled)
         with self._lock:
             now = time.monotonic()
             self._poll(now)
             for life, age in heard.items():
                 self._carry_out(self._stack.up(Heard(life, now - age), now))
+            self._carry_out(self._stack.up(Busy(busy), now))
+            for life, seconds in held_up.items():
+                self._carry_out(self._stack.up(HeldUp(life, seconds), now))
             self._carry_out(self._stack.tick(now))
             for node in list(self._outbox):
                 self._flush(node)
@@ -493,11 +508,28 @@ class Group(Owner):
                 core = self._running_core()
                 core.leave()
                 core.expect(action.me.life)
+            elif isinstance(action, Stuck):
+                self._note_stuck(action)
             elif isinstance(action, Left):
                 self._left.set()
 
+    def _note_stuck(self, action: Stuck) -> None:
+        if action.seconds:
+            self._stuck[action.member.life] = action.member
+            log.warning(
+                "group %s: member %s lives, but its application has been at one message for %.1f s",
+                self.name,
+                action.member.name,
+                action.seconds,
+            )
+        else:
+            self._stuck.pop(action.member.life, None)
+            log.info("group %s: member %s goes on", self.name, action.member.name)
+
     def _install(self, action: Installed) -> None:
         members = action.record.members
+        lives = action.record.by_life().keys()
+        self._stuck = {life: one for life, one in self._stuck.items() if life in lives}
         for member in members:
             self._know(member.id, member.address)
         self._running_core().install(

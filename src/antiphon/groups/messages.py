@@ -22,6 +22,7 @@ __all__ = [
     "IAm",
     "Join",
     "Leave",
+    "PutOut",
     "Suspects",
     "ViewMessage",
     "decode",
@@ -80,6 +81,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag=7):
     view: int = 0
     founded: int = 0
     coordinator: int = 0
+    busy: float = 0.0
+    """Seconds that its application has been at one message."""
 
 
 class AreYouThere(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -114,6 +117,13 @@ class Dissolve(msgspec.Struct, frozen=True, array_like=True, tag=12):
     to: Member
 
 
+class PutOut(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """To whoever is to make the next view: make it without these, though they are there."""
+
+    life: int
+    members: tuple[int, ...]
+
+
 Control = (
     Find
     | Found
@@ -127,6 +137,7 @@ Control = (
     | Suspects
     | Gone
     | Dissolve
+    | PutOut
 )
 
 

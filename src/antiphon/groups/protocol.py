@@ -21,10 +21,13 @@ from antiphon.groups.messages import Control
 from antiphon.groups.view import Member, Record, View
 
 __all__ = [
+    "Busy",
     "Contact",
     "Contacts",
     "Disconnected",
+    "Exclude",
     "Heard",
+    "HeldUp",
     "Installed",
     "JoinGroup",
     "Layer",
@@ -36,6 +39,7 @@ __all__ = [
     "Send",
     "Signal",
     "Stack",
+    "Stuck",
     "Suspect",
     "Trust",
     "Verify",
@@ -87,6 +91,37 @@ class Heard(Signal):
 
     life: int
     when: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy(Signal):
+    """For how long this member's own application has been at one message; 0: it is at none."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp(Signal):
+    """Senders here have waited so long for that member, which acknowledges nothing."""
+
+    life: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck(Signal):
+    """A member lives, but its application has been at one message for so long; 0: not any more."""
+
+    member: Member
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude(Signal):
+    """That member is there, and is to be put out all the same. Repeated for as long as that is so.
+    Goes up or down to membership."""
+
+    life: int
 
 
 @dataclass(frozen=True, slots=True)

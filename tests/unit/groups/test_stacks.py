@@ -19,7 +19,7 @@ from antiphon.groups.layers import (
 from antiphon.groups.messages import AreYouThere, Envelope, decode, encode
 from antiphon.groups.protocol import Layer, Received, Stack
 
-FULL = ["tcp", "discovery", "failure-detection", "membership", "fifo", "fragmentation"]
+FULL = ["tcp", "discovery", "failure-detection", "membership", "fifo", "stability", "fragmentation"]
 
 
 def test_the_stack_tcp() -> None:

@@ -1,8 +1,8 @@
 """The layers of groups, one to a file. A stack is a list of them, from the transport upward.
 
 `tcp` (nodes), `discovery` (who is there), `failure` (who is not heard), `membership` (views),
-`fifo` (reliable, in each sender's order), `fragmentation` (any size); `faults` for tests, and
-`template` to copy.
+`fifo` (reliable, in each sender's order), `stability` (who holds others up), `fragmentation` (any
+size); `encryption` (keys for datagrams); `faults` for tests, and `template` to copy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from antiphon.groups.layers.faults import Delay, Drop, Duplicate, Partition
 from antiphon.groups.layers.fifo import Fifo
 from antiphon.groups.layers.fragmentation import Fragmentation
 from antiphon.groups.layers.membership import Membership
+from antiphon.groups.layers.stability import Stability
 from antiphon.groups.layers.tcp import Tcp
 from antiphon.groups.layers.template import Template
 
@@ -28,6 +29,7 @@ __all__ = [
     "Fragmentation",
     "Membership",
     "Partition",
+    "Stability",
     "Tcp",
     "Template",
 ]
