@@ -98,12 +98,12 @@ Cipher::Cipher(const tls::OpenSsl& api) : api_(api), context_(api.EVP_CIPHER_CTX
 
 Cipher::~Cipher() { api_.EVP_CIPHER_CTX_free(context_); }
 
-bool Cipher::use(std::string_view key, const SealHead& head, bool seal) {
+bool Cipher::use(std::string_view key, std::uint64_t sender, const SealHead& head, bool seal) {
     const std::uint64_t turn = head.counter >> kTurnBits;
-    if (usable_ && key_ == head.key && sender_ == head.sender && turn_ == turn && seals_ == seal) return true;
+    if (usable_ && key_ == head.key && sender_ == sender && turn_ == turn && seals_ == seal) return true;
     usable_ = false;
     char words[16];
-    put_number(words, head.sender);
+    put_number(words, sender);
     put_number(words + 8, turn);
     std::string own = hmac_sha256(key, std::string("antiphon 1 key of a sender").append(words, sizeof words));
     const auto* bytes = reinterpret_cast<const unsigned char*>(own.data());
@@ -113,7 +113,7 @@ bool Cipher::use(std::string_view key, const SealHead& head, bool seal) {
               begin(context_, nullptr, nullptr, bytes, nullptr) == 1;
     explicit_bzero(own.data(), own.size());
     key_ = head.key;
-    sender_ = head.sender;
+    sender_ = sender;
     turn_ = turn;
     seals_ = seal;
     return usable_;
@@ -169,8 +169,8 @@ Sealer::Result Sealer::seal(std::string_view clear, std::span<const std::string_
     if (next_ > kLastCounter) return Result::exhausted;
     const Keyring::Key& key = state_->keys.front();
     // Taken whatever happens: a counter that was tried is not tried again.
-    const SealHead head{key.name, sender_, next_++};
-    if (!cipher_.use({key.bytes.data(), key.bytes.size()}, head, true)) return Result::failed;
+    const SealHead head{key.name, next_++};
+    if (!cipher_.use({key.bytes.data(), key.bytes.size()}, sender_, head, true)) return Result::failed;
     if (out != clear.data()) std::memmove(out, clear.data(), clear.size());
     std::memcpy(out + clear.size(), &head, sizeof head);
     const std::size_t front = clear.size() + sizeof head;
@@ -217,8 +217,8 @@ void Opener::look_at_keys() {
     });
 }
 
-Opener::Result Opener::judge(std::string_view datagram, std::size_t clear, char* out, std::size_t& size,
-                             std::uint64_t& sender, Nanos now) {
+Opener::Result Opener::judge(std::string_view datagram, std::size_t clear, std::uint64_t sender, char* out,
+                             std::size_t& size, Nanos now) {
     look_at_keys();
     if (datagram.size() < clear + kSealBytes || datagram.size() > INT32_MAX) return Result::malformed;
     SealHead head;
@@ -227,8 +227,8 @@ Opener::Result Opener::judge(std::string_view datagram, std::size_t clear, char*
         return one.name == head.key && now < one.until;
     });
     if (key == state_->keys.end()) return Result::unknown_key;
-    if (!std::binary_search(state_->senders.begin(), state_->senders.end(), head.sender)) return Result::stranger;
-    auto& known = senders_[head.sender];
+    if (!std::binary_search(state_->senders.begin(), state_->senders.end(), sender)) return Result::stranger;
+    auto& known = senders_[sender];
     if (!known) known = std::make_unique<Sender>(keys_->api_);
     switch (known->window.look(head.counter)) {
         case ReplayWindow::Seen::again: return Result::replayed;
@@ -236,19 +236,18 @@ Opener::Result Opener::judge(std::string_view datagram, std::size_t clear, char*
         case ReplayWindow::Seen::fresh: break;
     }
     const std::size_t front = clear + sizeof head;
-    if (!known->cipher.use({key->bytes.data(), key->bytes.size()}, head, false) ||
+    if (!known->cipher.use({key->bytes.data(), key->bytes.size()}, sender, head, false) ||
         !known->cipher.open(head.counter, datagram.substr(0, front), datagram.substr(front), out)) {
         return Result::forged;
     }
     known->window.mark(head.counter);
-    sender = head.sender;
     size = datagram.size() - front - kTagBytes;
     return Result::opened;
 }
 
-Opener::Result Opener::open(std::string_view datagram, std::size_t clear, char* out, std::size_t& size,
-                            std::uint64_t& sender, Nanos now) {
-    const Result result = judge(datagram, clear, out, size, sender, now);
+Opener::Result Opener::open(std::string_view datagram, std::size_t clear, std::uint64_t sender, char* out,
+                            std::size_t& size, Nanos now) {
+    const Result result = judge(datagram, clear, sender, out, size, now);
     auto& count = counts_[static_cast<std::size_t>(result)];
     count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     return result;

@@ -2,7 +2,8 @@
 //
 //   what goes   [clear, the caller's] [SealHead] [sealed body] [tag]
 //
-// The clear part and the head are readable and cannot be changed: they are under the tag too. Every sender
+// The clear part and the head are readable and cannot be changed: they are under the tag too. The clear part
+// names its sender, or whoever opens it knows that otherwise. Every sender
 // has a key of its own, made from the view's key, its number and every 2^32 datagrams anew; the nonce is a
 // counter that a `Sealer` never takes twice, whatever keys come and go. So no nonce is ever used twice with
 // one key, as long as a number belongs to one sealer: members draw theirs at random whenever they join.
@@ -35,10 +36,9 @@ inline constexpr std::size_t kTagBytes = 16;
 
 struct SealHead {
     std::uint64_t key;      // the name of the view's key: `Keyring::name_of`
-    std::uint64_t sender;   // the member's number
-    std::uint64_t counter;  // of its datagrams, from 1
+    std::uint64_t counter;  // of the sender's datagrams, from 1
 };
-static_assert(sizeof(SealHead) == 24);
+static_assert(sizeof(SealHead) == 16);
 
 // So much longer is what is sealed.
 inline constexpr std::size_t kSealBytes = sizeof(SealHead) + kTagBytes;
@@ -98,7 +98,7 @@ class Cipher {
     Cipher& operator=(const Cipher&) = delete;
 
     // For the datagrams of a sender with this and neighbouring counters. Does nothing where it has that already.
-    bool use(std::string_view key, const SealHead& head, bool seal);
+    bool use(std::string_view key, std::uint64_t sender, const SealHead& head, bool seal);
     bool seal(std::uint64_t counter, std::string_view clear, std::span<const std::string_view> pieces, char* out);
     bool open(std::uint64_t counter, std::string_view clear, std::string_view sealed, char* out);
 
@@ -159,10 +159,10 @@ class Opener {
 
     explicit Opener(std::shared_ptr<const Keyring> keys);
 
-    // `datagram` begins with `clear` bytes that are the caller's. Its body is written to `out`, which has room
-    // for it and may be the place where the sealed one begins; nothing there means anything unless the result
-    // is `opened`.
-    Result open(std::string_view datagram, std::size_t clear, char* out, std::size_t& size, std::uint64_t& sender,
+    // `datagram` begins with `clear` bytes that are the caller's, and says that it is of `sender`. Its body is
+    // written to `out`, which has room for it and may be the place where the sealed one begins; nothing there
+    // means anything unless the result is `opened`.
+    Result open(std::string_view datagram, std::size_t clear, std::uint64_t sender, char* out, std::size_t& size,
                 Nanos now);
     Counts counts() const;
 
@@ -173,7 +173,7 @@ class Opener {
         ReplayWindow window;
         Cipher cipher;
     };
-    Result judge(std::string_view datagram, std::size_t clear, char* out, std::size_t& size, std::uint64_t& sender,
+    Result judge(std::string_view datagram, std::size_t clear, std::uint64_t sender, char* out, std::size_t& size,
                  Nanos now);
     void look_at_keys();
 
