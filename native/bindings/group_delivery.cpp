@@ -149,6 +149,7 @@ void GroupDelivery::apply(Item item) {
         now.emplace(member, std::make_unique<Sender>(one.route, peer, flow, std::move(one.object), most_bytes_));
     }
     senders_ = std::move(now);
+    count_unfinished();
     again_.insert(again_.begin(), std::make_move_iterator(early_.begin()), std::make_move_iterator(early_.end()));
     early_.clear();
     {
@@ -254,6 +255,7 @@ void GroupDelivery::deliver_run(PyObject* handler, Nanos until) {
     window::ReceiveWindow& lane = sender_->lanes[lane_];
     const Reference member = Reference::share(sender_->object.get());
     const std::uint32_t per_credit = Node::messages_per_credit(run_);
+    const std::size_t unfinished = lane.open_streams();
     std::uint32_t to_look = kCallsPerLook;
     while (cursor_.left() != 0) {
         const char* data;
@@ -276,11 +278,20 @@ void GroupDelivery::deliver_run(PyObject* handler, Nanos until) {
             if (now_ns() >= until || outranked() || paused_.load(std::memory_order_relaxed)) break;
         }
     }
+    if (lane.open_streams() != unfinished) count_unfinished();
     if (cursor_.left() == 0) {
         end_run();
     } else {
         node_->progress(run_, run_.size() - cursor_.left());
     }
+}
+
+void GroupDelivery::count_unfinished() {
+    std::uint64_t all = 0;
+    for (const auto& [member, sender] : senders_) {
+        for (const window::ReceiveWindow& lane : sender->lanes) all += lane.open_streams();
+    }
+    unfinished_.store(all, std::memory_order_relaxed);
 }
 
 void GroupDelivery::call(PyObject* handler, PyObject* member, std::string_view message) {
@@ -354,7 +365,7 @@ std::map<std::uint64_t, Nanos> GroupDelivery::heard() {
 GroupDelivery::Counts GroupDelivery::counts() const {
     const auto get = [](const std::atomic<std::uint64_t>& one) { return one.load(std::memory_order_relaxed); };
     return {get(delivered_), get(bytes_),     get(failed_),           get(duplicates_), get(gaps_),
-            get(malformed_), get(strangers_), get(acknowledgements_), get(early_count_)};
+            get(malformed_), get(strangers_), get(acknowledgements_), get(early_count_), get(unfinished_)};
 }
 
 }  // namespace antiphon::python

@@ -41,7 +41,8 @@ class GroupDelivery : public Task {
     std::uint64_t handled() const override { return delivered_.load(std::memory_order_relaxed); }
 
     struct Counts {
-        std::uint64_t delivered, bytes, failed, duplicates, gaps, malformed, strangers, acknowledgements, early;
+        std::uint64_t delivered, bytes, failed, duplicates, gaps, malformed, strangers, acknowledgements, early,
+            unfinished;
     };
     Counts counts() const;
     // When something last came from there, on the clock of the core; 0: never.
@@ -85,6 +86,7 @@ class GroupDelivery : public Task {
     void acknowledge(Sender& sender, std::uint32_t lane, bool resume);
     void end_run();
     void expire();
+    void count_unfinished();
 
     std::shared_ptr<Node> node_;
     const std::uint64_t most_bytes_;
@@ -116,7 +118,7 @@ class GroupDelivery : public Task {
     std::unique_ptr<window::ReceiveWindow> own_parts_;
     // Written by that thread, read by anybody.
     std::atomic<std::uint64_t> delivered_{0}, bytes_{0}, failed_{0}, duplicates_{0}, gaps_{0}, malformed_{0},
-        strangers_{0}, acknowledgements_{0}, early_count_{0};
+        strangers_{0}, acknowledgements_{0}, early_count_{0}, unfinished_{0};
 };
 
 }  // namespace antiphon::python

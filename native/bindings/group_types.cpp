@@ -73,6 +73,7 @@ nb::dict statistics(GroupCore& self) {
     d["strangers"] = counts.strangers;
     d["acknowledgements"] = counts.acknowledgements;
     d["early"] = counts.early;
+    d["unfinished"] = counts.unfinished;
     d["pending"] = self.data().queue->pending();
     return d;
 }

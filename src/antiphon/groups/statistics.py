@@ -38,6 +38,8 @@ class GroupStatistics:
     """Messages of those that no view names, or for a life of this member that is over."""
     pending: int
     """Messages that have come and wait for the handler."""
+    unfinished: int
+    """Large messages of others of which only some parts have come."""
     layers: Mapping[str, Mapping[str, float]]
     """What the layers count."""
 
@@ -67,5 +69,6 @@ def make_statistics(
         duplicates=core["duplicates"],
         strangers=core["strangers"],
         pending=core["pending"],
+        unfinished=core["unfinished"],
         layers=layers,
     )
