@@ -84,7 +84,7 @@ def member(
                 try:
                     while True:
                         data = struct.pack("<Q", sent) + bytes(order.get("size", 1000))
-                        one.send(data, timeout=order["timeout"])
+                        one.send(data, timeout=order["patience"])
                         sent += 1
                 except antiphon.AntiphonError as error:
                     took = time.monotonic() - began

@@ -108,7 +108,7 @@ def test_a_full_window_refuses_or_times_out_and_nobody_is_put_out(
 ) -> None:
     three(crowd)
     hang(crowd, 2)
-    filled = ask(crowd.members[0], "fill", "filled", timeout=timeout)
+    filled = ask(crowd.members[0], "fill", "filled", patience=timeout)
     assert filled["error"] == error
     assert filled["took"] >= timeout
     assert filled["count"] >= 50
@@ -117,7 +117,8 @@ def test_a_full_window_refuses_or_times_out_and_nobody_is_put_out(
     assert ask(crowd.members[1], "count", "counted", wanted=wanted)["wrong"] == []
     crowd.members[2].tell("go on")
     counted = ask(crowd.members[2], "count", "counted", wanted=wanted)
-    assert counted["got"]["m0"] == filled["count"] and counted["wrong"] == []
+    assert counted["got"]["m0"] == filled["count"]
+    assert counted["wrong"] == []
     assert ask(crowd.members[0], "statistics", "statistics")["view"] == 3
 
 
@@ -131,5 +132,6 @@ def test_a_sender_waits_for_a_slow_member_and_goes_on_with_it(crowd: Crowd) -> N
     assert until(crowd.members[0], "sent")["count"] == 1000
     for child in crowd.members:
         counted = ask(child, "count", "counted", wanted={"m0": 1000})
-        assert counted["got"]["m0"] == 1000 and counted["wrong"] == []
+        assert counted["got"]["m0"] == 1000
+        assert counted["wrong"] == []
     assert ask(crowd.members[0], "statistics", "statistics")["view"] == 3

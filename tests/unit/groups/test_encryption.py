@@ -102,7 +102,8 @@ def test_all_members_of_a_view_have_its_key_and_nobody_else_does(
         course.check_views()
         check_keys(course)
         keys = {layer(one).current for one in course.sim.people.values()}
-        assert len(keys) == 1 and None not in keys, course.told()
+        assert len(keys) == 1, course.told()
+        assert None not in keys, course.told()
 
 
 def test_every_view_has_another_key() -> None:

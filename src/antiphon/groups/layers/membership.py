@@ -243,11 +243,10 @@ class Membership(Layer):
         elif isinstance(message, Suspects):
             self._reported(message, now)
         elif isinstance(message, PutOut):
-            record = self._record
-            if record is not None and record.has(message.life):
-                # Of two that accuse each other the first one is believed.
-                if message.life not in self._excluded:
-                    self._exclude(message.members, now)
+            # Of two that accuse each other the first one is believed.
+            record, accuser = self._record, message.life
+            if record is not None and record.has(accuser) and accuser not in self._excluded:
+                self._exclude(message.members, now)
         elif isinstance(message, Gone):
             self._told_view(message.record, now)
         elif isinstance(message, Dissolve):
