@@ -83,7 +83,7 @@ Outcome Outgoing::put(std::string_view message, Nanos deadline, const Interrupte
     const std::uint32_t stream = parts ? ++streams_ : 0;
     std::size_t done = 0;
     do {
-        const std::size_t size = std::min(kPartBytes, message.size() - done);
+        const std::size_t size = std::min(part_bytes_, message.size() - done);
         Outcome outcome = wait_for_room(lock, size + 1 + sizeof(PartHead), deadline, interrupted);
         if (!outcome.ok()) {
             // Whoever has the beginning is told that there is no end.
@@ -104,6 +104,11 @@ Outcome Outgoing::put(std::string_view message, Nanos deadline, const Interrupte
 }
 
 // --- who gets them -----------------------------------------------------------------------------------
+
+void Outgoing::identify(std::uint64_t self) {
+    std::lock_guard lock(mutex_);
+    self_ = self;
+}
 
 void Outgoing::open(std::uint64_t self) {
     std::lock_guard lock(mutex_);
@@ -245,6 +250,7 @@ bool Outgoing::settle(Nanos deadline, const Interrupted* interrupted) {
     std::unique_lock lock(mutex_);
     ++waiting_;
     bool raised = false;
+    hasten();
     while (!lane_.settled() && !closed_ && !raised && now_ns() < deadline) {
         wait_until(room_, lock, std::min(deadline, now_ns() + kLook));
         if (interrupted == nullptr) continue;
@@ -284,6 +290,15 @@ std::uint64_t Outgoing::own(std::vector<std::string_view>& raw, std::vector<std:
 void Outgoing::delivered(std::uint64_t upto) {
     std::lock_guard lock(mutex_);
     if (lane_.delivered_here(upto)) made_room();
+}
+
+std::map<std::uint64_t, double> Outgoing::held_up() {
+    std::lock_guard lock(mutex_);
+    std::map<std::uint64_t, double> seconds;
+    for (const auto& [member, since] : lane_.held_up(now_ns())) {
+        seconds.emplace(member, static_cast<double>(since) / kSecond);
+    }
+    return seconds;
 }
 
 Outgoing::Counts Outgoing::counts() {

@@ -13,6 +13,7 @@
 #include <map>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "window/send_window.hpp"
 
 namespace antiphon::window {
@@ -27,6 +28,9 @@ class Lane {
         std::uint64_t acked;  // what it has, up to here
         std::uint64_t session = 0;
         std::uint64_t seen = 0;  // acked, at the last look
+        // What it had acknowledged when it was last looked how long it holds up others, and since when.
+        std::uint64_t held = 0;
+        Nanos held_since = 0;
     };
 
     SendWindow& window() { return window_; }
@@ -49,6 +53,8 @@ class Lane {
     // Asked from time to time: whether to ask it how far it is, because it has been silent since the
     // last time although something is not acknowledged.
     bool quiet(Receiver& receiver);
+    // Asked from time to time: how long each member has had something to acknowledge, and nothing was.
+    std::map<std::uint64_t, Nanos> held_up(Nanos now);
     // Everybody has everything.
     bool settled() const { return window_.messages() == 0; }
 
