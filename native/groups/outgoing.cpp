@@ -87,7 +87,7 @@ Outcome Outgoing::put(std::string_view message, Nanos deadline, const Interrupte
     const std::uint32_t stream = parts ? ++streams_ : 0;
     std::size_t done = 0;
     do {
-        const std::size_t size = std::min(kPartBytes, message.size() - done);
+        const std::size_t size = std::min(part_bytes_, message.size() - done);
         Outcome outcome = wait_for_room(lock, size + 1 + sizeof(PartHead), deadline, interrupted);
         if (!outcome.ok()) {
             // Whoever has the beginning is told that there is no end.
@@ -108,6 +108,11 @@ Outcome Outgoing::put(std::string_view message, Nanos deadline, const Interrupte
 }
 
 // --- who gets them -----------------------------------------------------------------------------------
+
+void Outgoing::identify(std::uint64_t self) {
+    std::lock_guard lock(mutex_);
+    self_ = self;
+}
 
 void Outgoing::open(std::uint64_t self) {
     std::lock_guard lock(mutex_);
@@ -132,7 +137,7 @@ void Outgoing::add(const Route& route) {
     if (peer == nullptr) return;
     OutFlow& flow = node_->subscription_flow(*peer, route.incarnation, route.flow, route.least_charge, kGroupKind);
     std::lock_guard lock(mutex_);
-    targets_.try_emplace(route.member, Target{.peer = *peer, .flow = flow, .incarnation = route.incarnation, .node = route.node});
+    targets_.try_emplace(route.member, Target{*peer, flow, route.incarnation, route.node});
     lane_.add(route.member);
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
 }
@@ -218,17 +223,9 @@ bool Outgoing::run_slice(Nanos) {
 void Outgoing::tick() {
     std::lock_guard lock(mutex_);
     pump();
-    const Nanos now = now_ns();
     for (auto& [member, target] : targets_) {
         window::Lane::Receiver* receiver = lane_.find(member);
-        if (receiver == nullptr) continue;
-        if (!full_ || receiver->acked != lane_.window().first()) {
-            target.held_since = 0;
-        } else if (target.held_since == 0 || target.held_at != receiver->acked) {
-            target.held_at = receiver->acked;
-            target.held_since = now;
-        }
-        if (!lane_.quiet(*receiver)) continue;
+        if (receiver == nullptr || !lane_.quiet(*receiver)) continue;
         if (receiver->session == 0 || target.peer.session.load(std::memory_order_seq_cst) != receiver->session) continue;
         std::size_t taken = 0;
         ++probes_;
@@ -247,16 +244,6 @@ void Outgoing::made_room() {
     if (waiting_ != 0) room_.notify_all();
 }
 
-std::vector<std::pair<std::uint64_t, Nanos>> Outgoing::held_up() {
-    std::lock_guard lock(mutex_);
-    std::vector<std::pair<std::uint64_t, Nanos>> behind;
-    const Nanos now = now_ns();
-    for (const auto& [member, target] : targets_) {
-        if (full_ && target.held_since != 0) behind.emplace_back(member, now - target.held_since);
-    }
-    return behind;
-}
-
 void Outgoing::acknowledged(std::uint16_t node, const Acknowledgement& word) {
     std::lock_guard lock(mutex_);
     const auto found = targets_.find(word.from);
@@ -269,6 +256,7 @@ bool Outgoing::settle(Nanos deadline, const Interrupted* interrupted) {
     std::unique_lock lock(mutex_);
     ++waiting_;
     bool raised = false;
+    hasten();
     while (!lane_.settled() && !closed_ && !raised && now_ns() < deadline) {
         wait_until(room_, lock, std::min(deadline, now_ns() + kLook));
         if (interrupted == nullptr) continue;
@@ -308,6 +296,15 @@ std::uint64_t Outgoing::own(std::vector<std::string_view>& raw, std::vector<std:
 void Outgoing::delivered(std::uint64_t upto) {
     std::lock_guard lock(mutex_);
     if (lane_.delivered_here(upto)) made_room();
+}
+
+std::map<std::uint64_t, double> Outgoing::held_up() {
+    std::lock_guard lock(mutex_);
+    std::map<std::uint64_t, double> seconds;
+    for (const auto& [member, since] : lane_.held_up(now_ns(), full_)) {
+        seconds.emplace(member, static_cast<double>(since) / kSecond);
+    }
+    return seconds;
 }
 
 Outgoing::Counts Outgoing::counts() {

@@ -26,6 +26,13 @@ from typing_extensions import Buffer
 from antiphon._core import GroupCore
 from antiphon.errors import AntiphonError, Closed, ConfigError, NotPrimary, PeerUnreachable
 from antiphon.groups.config import GroupConfig, make_stack
+from antiphon.groups.datagrams import (
+    by_datagrams,
+    datagram_settings,
+    layer_counts,
+    report_buffer,
+    with_encryption,
+)
 from antiphon.groups.drawing import draw
 from antiphon.groups.finding import find_by, is_wildcard
 from antiphon.groups.messages import Control, Find, Join, encode
@@ -78,7 +85,7 @@ class Group(Owner):
 
     Whoever gives the same name and finds the others by ``discover`` is in one group: one way or a
     list of them; ``local://`` is this machine and user, with nothing to configure. ``stack`` is
-    ``"tcp"``, or a list of layers. The group owns a node, or shares ``node``; ``secret`` and
+    ``"tcp"``, ``"udp"``, ``"udp-flow"``, ``"udp-fc"``, or a list of layers. The group owns a node, or shares ``node``; ``secret`` and
     ``tls`` are of the node.
     ``with group:`` joins, returns with the first view, and leaves at the end.
 
@@ -119,7 +126,12 @@ class Group(Owner):
         self.node = self._finding.node
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        layers = with_encryption(layers, self.node, isinstance(stack, str))
         self._stack = Stack(layers, random.SystemRandom())
+        self._encryption: Any = self._stack.find("encryption")
+        self._by_datagrams = by_datagrams(self._stack)
+        self._to_one = not self._by_datagrams or self._stack.find("unicast") is not None
+        self._wire_name = f"{name}\0udp" if self._by_datagrams else name
         self._member_name = member_name or f"{socket.gethostname()}-{os.getpid()}"
         self._port = port_of(self.node)
         self._core: GroupCore | None = None
@@ -181,22 +193,31 @@ class Group(Owner):
             raise
 
     def _make_core(self) -> GroupCore:
+        whole = self._stack.find("fragmentation") is None
+        datagrams = datagram_settings(self._stack, self.name, self.node, _MESSAGES)
         fifo: Any = self._stack.find("fifo")
-        if fifo is None:
+        if fifo is None and datagrams is None:
             raise ConfigError(
                 "stack: there is no 'fifo' in it, and nothing else that carries messages",
                 setting="stack",
             )
-        whole = self._stack.find("fragmentation") is None
-        core = GroupCore(
-            self.node,
-            fifo.window_bytes,
-            _MESSAGES,
-            fifo.unicast_bytes,
-            self.config.capacity,
-            whole,
-            _log_failure,
-        )
+        try:
+            core = GroupCore(
+                self.node,
+                fifo.window_bytes if fifo else 0,
+                _MESSAGES,
+                fifo.unicast_bytes if fifo else 0,
+                self.config.capacity,
+                whole,
+                _log_failure,
+                datagrams,
+            )
+        except (ValueError, RuntimeError) as error:
+            if datagrams is None:
+                raise
+            raise ConfigError(f"stack over UDP: {error}", setting="stack") from error
+        if datagrams is not None:
+            report_buffer(self._stack, core.datagram_buffer)
         core.set_handler(self._handler or self._reading.put)
         return core
 
@@ -212,6 +233,8 @@ class Group(Owner):
             charge=core.least_charge,
             acknowledgement_flow=core.acknowledgement_flow,
             acknowledgement_charge=core.acknowledgement_charge,
+            datagrams=core.datagram_address,
+            datagram_buffer=core.datagram_buffer,
         )
 
     def _await_view(self) -> None:
@@ -299,11 +322,16 @@ class Group(Owner):
     def statistics(self) -> GroupStatistics:
         """Counts and depths of this moment, and what the layers count."""
         core = self._running_core()
+        counts = core.statistics()
+        moved = layer_counts(counts)
         with self._lock:
-            layers = {layer.name: layer.statistics() for layer in self._stack.layers}
+            layers = {
+                layer.name: {**layer.statistics(), **moved.get(layer.name, {})}
+                for layer in self._stack.layers
+            }
             view = self._view
         return make_statistics(
-            core.statistics(),
+            counts,
             len(view) if view is not None else 0,
             view.id if view is not None else 0,
             self._reading.unread,
@@ -384,6 +412,8 @@ class Group(Owner):
         """
         if not self._may_send:
             self._refuse_to_send()
+        if to is not None and not self._to_one:
+            self._refuse_to_one()
         core = self._core
         assert core is not None
         core.send(
@@ -398,6 +428,8 @@ class Group(Owner):
         """
         if not self._may_send:
             self._refuse_to_send()
+        if to is not None and not self._to_one:
+            self._refuse_to_one()
         core = self._core
         assert core is not None
         life = 0 if to is None else to.life
@@ -408,6 +440,12 @@ class Group(Owner):
         kept = bytes(data)  # as it is now
         return later.add(
             key, partial(core.send, kept, life, -1.0), attempt=partial(core.try_send, kept, life)
+        )
+
+    def _refuse_to_one(self) -> None:
+        raise ConfigError(
+            "to=: the stack has no layer for messages to one member; add Unicast() to it",
+            setting="to",
         )
 
     @property
@@ -477,6 +515,9 @@ class Group(Owner):
             return
         heard, held_up = core.heard(), core.held_up()
         busy = max(core.busy(), self._reading.stalled)
+        partition: Any = self._stack.find("partition")
+        if partition is not None and self._by_datagrams:
+            core.cut(list(partition.nodes))
         with self._lock:
             now = time.monotonic()
             self._poll(now)
@@ -544,9 +585,12 @@ class Group(Owner):
                     one.acknowledgement_flow,
                     one.acknowledgement_charge,
                     one,
+                    one.datagrams,
+                    one.datagram_buffer,
                 )
                 for one in members
             ],
+            self._encryption.current.key if self._encryption is not None else b"",
             partial(self._show, action.view, action.me),
         )
 
@@ -576,7 +620,7 @@ class Group(Owner):
             return
         self._know(action.node, action.address)
         waiting = self._outbox.setdefault(action.node, deque(maxlen=_OUTBOX))
-        waiting.append(encode(self.name, action.message))
+        waiting.append(encode(self._wire_name, action.message))
         self._flush(action.node)
 
     def _flush(self, node: int) -> None:

@@ -210,9 +210,11 @@ class Layer:
 
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Names of layers that must be somewhere below."""
+    """Names of layers that must be somewhere below; ``"a or b"``: one of them."""
     above: ClassVar[tuple[str, ...]] = ()
     """Names of layers that may only be above: it is concerned with what comes down from them."""
+    instead_of: ClassVar[tuple[str, ...]] = ()
+    """Names of layers that cannot be in the same stack."""
     transport: ClassVar[bool] = False
     """Whether it is what everything else stands upon."""
 
@@ -319,10 +321,12 @@ def check(layers: Iterable[object]) -> None:
         if layer.transport != (index == 0):
             where = "must be the first" if layer.transport else "stands upon nothing"
             raise ConfigError(
-                f"stack: {layer.name!r} {where}; begin with a transport, such as Tcp()",
+                f"stack: {layer.name!r} {where}; begin with a transport, such as Tcp() or Udp()",
                 setting="stack",
             )
-        missing = [need for need in layer.needs if need not in below]
+        missing = [
+            need for need in layer.needs if not any(one in below for one in need.split(" or "))
+        ]
         if missing:
             raise ConfigError(
                 f"stack: {layer.name!r} needs {', '.join(map(repr, missing))} below it; what is "
@@ -333,6 +337,12 @@ def check(layers: Iterable[object]) -> None:
         if wrong:
             raise ConfigError(
                 f"stack: {layer.name!r} belongs below {', '.join(map(repr, wrong))}, not above",
+                setting="stack",
+            )
+        clash = [other for other in layer.instead_of if other in below]
+        if clash:
+            raise ConfigError(
+                f"stack: {layer.name!r} and {clash[0]!r} are two ways of the same; take one",
                 setting="stack",
             )
         below.append(layer.name)
