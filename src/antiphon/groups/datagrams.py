@@ -22,7 +22,7 @@ from antiphon.groups.layers.unicast import Unicast
 from antiphon.groups.protocol import Layer, Stack
 from antiphon.node import Node
 
-__all__ = ["by_datagrams", "datagram_settings", "layer_counts", "report_buffer"]
+__all__ = ["by_datagrams", "check_protection", "datagram_settings", "layer_counts", "report_buffer"]
 
 log = logging.getLogger("antiphon.groups")
 
@@ -47,6 +47,16 @@ _NO_FAULTS: Final[dict[str, Any]] = {
 def by_datagrams(stack: Stack) -> bool:
     """Whether its data goes by UDP."""
     return isinstance(stack.layers[0], Udp)
+
+
+def check_protection(stack: Stack, node: Node) -> None:
+    """Raises `ConfigError` where a node is protected, and datagrams would not be."""
+    if by_datagrams(stack) and node._protected:
+        raise ConfigError(
+            "stack over UDP: datagrams are neither authenticated nor encrypted, and the node has a "
+            "secret or certificates; take 'tcp', or a node without them",
+            setting="stack",
+        )
 
 
 def datagram_settings(

@@ -28,6 +28,7 @@ from antiphon.errors import AntiphonError, Closed, ConfigError, NotPrimary, Peer
 from antiphon.groups.config import GroupConfig, make_stack
 from antiphon.groups.datagrams import (
     by_datagrams,
+    check_protection,
     datagram_settings,
     layer_counts,
     report_buffer,
@@ -123,6 +124,11 @@ class Group(Owner):
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._stack = Stack(layers, random.SystemRandom())
+        try:
+            check_protection(self._stack, self.node)
+        except ConfigError:
+            self._finding.close()
+            raise
         self._by_datagrams = by_datagrams(self._stack)
         self._to_one = not self._by_datagrams or self._stack.find("unicast") is not None
         self._wire_name = f"{name}\0udp" if self._by_datagrams else name
