@@ -179,8 +179,10 @@ void add_cast_types(nb::module_& m) {
             return or_none(self.cast.repair(nanos(now), piece), [&] { return self.piece(piece); });
         }, "now"_a)
         .def("head", [](CastSenderCore& self, double now) {
-            return or_none(self.cast.head(nanos(now)),
-                           [&]() -> nb::object { return nb::make_tuple(self.cast.sent(), self.cast.stable()); });
+            bool ask = false;
+            return or_none(self.cast.head(nanos(now), ask), [&]() -> nb::object {
+                return nb::make_tuple(self.cast.sent(), self.cast.stable(), ask);
+            });
         }, "now"_a)
         .def("base", [](CastSenderCore& self, double now) {
             std::uint64_t member, base;
@@ -216,9 +218,9 @@ void add_cast_types(nb::module_& m) {
         .def("begin", [](CastReceiver& self, std::uint64_t base, double now) { self.begin(base, nanos(now)); },
              "base"_a, "now"_a)
         .def("data", &data, "first"_a, "messages"_a, "stable"_a, "every"_a, "ask"_a, "now"_a)
-        .def("head", [](CastReceiver& self, std::uint64_t next, std::uint64_t stable, double now) {
-            self.head(next, stable, nanos(now));
-        }, "next"_a, "stable"_a, "now"_a)
+        .def("head", [](CastReceiver& self, std::uint64_t next, std::uint64_t stable, bool ask, double now) {
+            self.head(next, stable, ask, nanos(now));
+        }, "next"_a, "stable"_a, "ask"_a, "now"_a)
         .def("take", &take)
         .def("handled", [](CastReceiver& self, std::uint64_t upto, std::size_t bytes, double now) {
             self.handled(upto, bytes, nanos(now));

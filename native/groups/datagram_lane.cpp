@@ -116,8 +116,9 @@ bool DatagramLane::pump() {
         build(piece);
         if (used_ == kPerTurn) went = flush();
     }
-    if (went && cast_.head(now)) {
-        append_word(next_datagram(DatagramKind::head, 0, 0).bytes, HeadWord{cast_.sent(), cast_.stable()});
+    bool ask;
+    if (went && cast_.head(now, ask)) {
+        append_word(next_datagram(DatagramKind::head, 0, ask ? kAskNow : 0).bytes, HeadWord{cast_.sent(), cast_.stable()});
     }
     went = flush() && went;
     port_->arm(went ? cast_.next_time() : stalled_until_);

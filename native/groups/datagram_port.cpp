@@ -72,12 +72,11 @@ void DatagramPort::admit(std::uint64_t self, const std::vector<Route>& members) 
         self_ = self;
         std::set<std::uint64_t> now;
         for (const Route& route : members) {
-            if (route.member == self) continue;
             now.insert(route.member);
             Member& member = members_[route.member];
             member.node = route.node;
             member.address = route.datagrams;
-            receiver(route.member, 0, true);
+            if (route.member != self) receiver(route.member, 0, true);
         }
         for (auto at = members_.begin(); at != members_.end();) {
             if (now.contains(at->first)) {
@@ -242,7 +241,8 @@ void DatagramPort::look(std::string_view bytes, const sockaddr_in& from, Nanos n
             ++(wrong ? counts_.malformed : counts_.foreign);
             return;
         }
-        if (head.from == self_) return;
+        // What this member sends to all it delivers out of its own window.
+        if (head.from == self_ && head.lane == static_cast<std::uint8_t>(LaneKind::all)) return;
         const auto found = members_.find(head.from);
         // For another life of ours, of nobody that a view names, or not from where that one sends.
         // What is sealed proves by that whose it is.
@@ -285,8 +285,9 @@ bool DatagramPort::take_data(const Taken& taken) {
     chunk->bytes.assign(body);
     std::lock_guard lock(mutex_);
     const std::uint32_t lane = taken.head.lane;
+    if (data.origin == self_ && lane == 0) return true;
     window::CastReceiver* from = receiver(data.origin, lane, true);
-    if (from == nullptr || data.origin == self_) return true;  // it has gone meanwhile
+    if (from == nullptr) return true;  // it has gone meanwhile
     const bool passed_on = data.origin != taken.head.from;
     if (passed_on && lane != 0) return false;  // of what is for one, nobody else has anything
     from->data(std::move(chunk), data.stable, data.acknowledge_every, (taken.head.flags & kAskNow) != 0, taken.now);
@@ -317,7 +318,7 @@ bool DatagramPort::take_word_of(const Taken& taken) {
         std::lock_guard lock(mutex_);
         window::CastReceiver* from = receiver(head.from, head.lane, true);
         if (from == nullptr) return true;
-        if (head.kind == DatagramKind::head) from->head(word.next, word.stable, taken.now);
+        if (head.kind == DatagramKind::head) from->head(word.next, word.stable, (head.flags & kAskNow) != 0, taken.now);
         else from->begin(base.base, taken.now);
         move_ready(head.from, head.lane, *from);
         return true;
@@ -407,11 +408,10 @@ void DatagramPort::collect(std::uint64_t id, Member& member, Nanos now, std::vec
         if (!from->ask(now, ranges, attempt)) continue;
         // The sender first, twice; then in turn with it somebody else, who may have it.
         auto at = members_.find(id);
-        if (lane == 0 && attempt >= 2 && attempt % 2 == 0 && members_.size() > 1) {
+        if (lane == 0 && attempt >= 2 && attempt % 2 == 0) {
             auto other = members_.begin();
-            std::advance(other, static_cast<std::ptrdiff_t>(chance_() % (members_.size() - 1)));
-            if (other->first >= id) ++other;
-            if (other != members_.end() && other->first != id) at = other;
+            std::advance(other, static_cast<std::ptrdiff_t>(chance_() % members_.size()));
+            if (other->first != self_) at = other;
         }
         words.push_back(word(DatagramKind::ask, lane, 0, at->first, at->second.address));
         append_word(words.back().bytes, AskHead{id, ranges.size()});

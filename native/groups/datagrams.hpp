@@ -36,7 +36,7 @@ struct DatagramHead {
 };
 static_assert(sizeof(DatagramHead) == 32);
 
-inline constexpr std::uint8_t kAskNow = 1;  // data: to be acknowledged at once
+inline constexpr std::uint8_t kAskNow = 1;  // data, head: to be acknowledged at once
 inline constexpr std::uint8_t kSlow = 1;    // acknowledge: far behind with what has come
 
 struct DataHead {

@@ -67,11 +67,13 @@ bool CastReceiver::data(std::shared_ptr<const Chunk> chunk, std::uint64_t stable
     return true;
 }
 
-void CastReceiver::head(std::uint64_t next, std::uint64_t stable, Nanos now) {
+void CastReceiver::head(std::uint64_t next, std::uint64_t stable, bool ask, Nanos now) {
     forget_stable(stable);
     highest_ = std::max(highest_, next);
-    asked_for_ = true;
-    say_at_ = now;
+    if (ask) {
+        asked_for_ = true;
+        say_at_ = now;
+    }
     noticed(now);
 }
 

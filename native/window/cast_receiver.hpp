@@ -37,7 +37,7 @@ class CastReceiver {
         std::size_t most_bytes, most_messages;
         Nanos ask_first = 2 * kMillisecond;   // on average, after a gap was seen
         Nanos ask_again = 20 * kMillisecond;  // then twice as long every time
-        Nanos ask_most = kSecond;
+        Nanos ask_most = 200 * kMillisecond;
         Nanos acknowledge = 10 * kMillisecond;  // so long at most after something came
     };
     // Some of the messages of a chunk, next in order.
@@ -53,8 +53,8 @@ class CastReceiver {
     bool begun() const { return expected_ != 0; }
     // A datagram, which is to be acknowledged after so many bytes. Whether any of it is new and was kept.
     bool data(std::shared_ptr<const Chunk> chunk, std::uint64_t stable, std::uint32_t every, bool ask, Nanos now);
-    // The sender has sent everything before `next`, and asks how far we are.
-    void head(std::uint64_t next, std::uint64_t stable, Nanos now);
+    // The sender has sent everything before `next`. `ask`: and asks how far we are.
+    void head(std::uint64_t next, std::uint64_t stable, bool ask, Nanos now);
     // What is next in order.
     bool take(Ready& ready);
     // Everything before this number was handled, of so many bytes since the last time.

@@ -9,7 +9,7 @@ namespace {
 // A datagram that is not full waits so long for more, unless there was none for as long.
 constexpr Nanos kGather = 200 * kMicrosecond;
 constexpr Nanos kBaseFirst = 20 * kMillisecond, kBaseMost = kSecond;
-constexpr Nanos kHeadMost = kSecond;
+constexpr Nanos kHeadMost = kSecond / 2;
 constexpr Nanos kBurst = 20 * kMillisecond;  // of what goes again, may go at once
 constexpr Nanos kRepairLook = kMillisecond;
 constexpr Nanos kRate = 10 * kMillisecond;
@@ -57,7 +57,6 @@ void CastSender::look() {
         received_ = std::min(received_, receiver.received);
         handled_ = std::min(handled_, receiver.handled);
     }
-    if (handled_ == sent_) head_at_ = kNever;
 }
 
 bool CastSender::base(Nanos now, std::uint64_t& member, std::uint64_t& base) {
@@ -125,6 +124,7 @@ bool CastSender::next(Nanos now, Piece& piece) {
     last_sent_ = now;
     head_pause_ = options_.quiet;
     head_at_ = now + head_pause_;
+    told_stable_ = stable();
     rate(bytes, now);
     return true;
 }
@@ -162,8 +162,15 @@ bool CastSender::repair(Nanos now, Piece& piece) {
     return true;
 }
 
-bool CastSender::head(Nanos now) {
-    if (now < head_at_ || receivers_.empty() || handled_ == sent_) return false;
+bool CastSender::head(Nanos now, bool& ask) {
+    if (now < head_at_ || receivers_.empty()) return false;
+    ask = handled_ < sent_;
+    if (!ask) {
+        head_at_ = kNever;
+        if (told_stable_ >= stable()) return false;
+    }
+    told_stable_ = stable();
+    if (!ask) return true;
     ++heads_;
     head_pause_ = std::min(std::max(head_pause_, options_.quiet) * 2, std::max(kHeadMost, options_.quiet));
     head_at_ = now + head_pause_;
@@ -202,7 +209,7 @@ void CastSender::asked(std::uint64_t member, Range range, Nanos now) {
 
 Nanos CastSender::next_time() const {
     Nanos when = gather_at_;
-    if (!receivers_.empty() && handled_ < sent_) when = std::min(when, head_at_);
+    if (!receivers_.empty()) when = std::min(when, head_at_);
     if (!wanted_.empty()) when = std::min(when, tokens_at_ + kRepairLook);
     for (const auto& [member, receiver] : receivers_) when = std::min(when, receiver.base_at);
     return when;

@@ -48,8 +48,9 @@ class CastSender {
     void rewind(const Piece& piece);
     // Something that goes again.
     bool repair(Nanos now, Piece& piece);
-    // Whether all are to be told that everything before sent() was sent, and asked how far they are.
-    bool head(Nanos now);
+    // Whether all are to be told that everything before sent() was sent and before stable() is stable. `ask`: and
+    // asked how far they are; otherwise everybody has everything, and what is kept for others may go.
+    bool head(Nanos now, bool& ask);
     // It is wanted now: somebody waits for everybody to have everything.
     void hasten(Nanos now) { head_at_ = std::min(head_at_, now); }
     // A member that is to be told where it begins.
@@ -100,6 +101,7 @@ class CastSender {
     Nanos last_sent_ = 0;
     Nanos gather_at_ = kNever;
     Nanos head_at_ = kNever, head_pause_ = 0;
+    std::uint64_t told_stable_ = 1;  // in the last datagram to all
     // What goes again: bytes that may, since when, and how fast data goes for the first time.
     double tokens_ = 0, rate_ = 0;
     Nanos tokens_at_ = 0, rate_at_ = 0;

@@ -61,16 +61,16 @@ def with_encryption(layers: Sequence[Layer], node: Node, named: bool) -> tuple[L
     udp = isinstance(layers[0], Udp)
     names = [layer.name for layer in layers]
     sealed = Encryption.name in names
-    if named and udp and node._proves:
+    if named and udp and node._protected:
         at = names.index("membership")
         layers, sealed = [*layers[:at], Encryption(), *layers[at:]], True
-    if sealed and not node._proves:
+    if sealed and not node._protected:
         raise ConfigError(
             "stack: 'encryption' sends keys over the node's connections, which anybody can make; "
             "give the node a secret or tls",
             setting="secret",
         )
-    if udp and node._proves and not sealed:
+    if udp and node._protected and not sealed:
         raise ConfigError(
             "stack: the node has a secret or tls, and datagrams would go without; put Encryption() "
             "below 'membership'",

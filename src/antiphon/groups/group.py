@@ -126,7 +126,11 @@ class Group(Owner):
         self.node = self._finding.node
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        layers = with_encryption(layers, self.node, isinstance(stack, str))
+        try:
+            layers = with_encryption(layers, self.node, isinstance(stack, str))
+        except ConfigError:
+            self._finding.close()
+            raise
         self._stack = Stack(layers, random.SystemRandom())
         self._encryption: Any = self._stack.find("encryption")
         self._by_datagrams = by_datagrams(self._stack)

@@ -35,7 +35,7 @@ class NegativeAck(Layer):
         window_bytes: int = 4 << 20,
         first: float = 0.002,
         again: float = 0.02,
-        most: float = 1.0,
+        most: float = 0.2,
         repair_fraction: float = 0.5,
     ) -> None:
         if not _LEAST <= window_bytes <= _MOST:
