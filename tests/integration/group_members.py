@@ -19,6 +19,7 @@ def member(
     secret: str | None = None,
     config: dict[str, Any] | None = None,
     options: dict[str, Any] | None = None,
+    faults: dict[str, Any] | None = None,
 ) -> None:
     """Joins, tells every view, and does as it is told."""
     import struct
@@ -26,6 +27,8 @@ def member(
     import time
 
     import antiphon
+    from antiphon.groups import layers
+    from antiphon.groups.config import STACKS
 
     next_from: dict[str, int] = {}
     wrong: list[str] = []
@@ -48,13 +51,19 @@ def member(
     if listen is not None:
         node = antiphon.Node(listen=listen, secret=secret)
         node.start()
+    settings = dict(options or {})
+    chosen = antiphon.GroupConfig(**(config or {}))
+    if faults:  # over datagrams, which are sealed
+        made = STACKS[settings["stack"]](chosen)
+        at = next(i for i, layer in enumerate(made) if layer.name == "membership")
+        made.insert(at, layers.Encryption())
+        for name, arguments in faults.items():
+            made.insert(1, getattr(layers, name)(**arguments))
+        settings["stack"] = made
+    else:
+        settings["config"] = chosen
     one = antiphon.Group(
-        group,
-        node=node,
-        discover=discover or "local://",
-        member_name=f"m{number}",
-        config=antiphon.GroupConfig(**(config or {})),
-        **(options or {}),
+        group, node=node, discover=discover or "local://", member_name=f"m{number}", **settings
     )
     one.on_message(take)
 

@@ -23,10 +23,10 @@ def crowd(channel: str) -> Iterator[Crowd]:
         yield Crowd(stack, f"slow-{time.monotonic_ns()}")
 
 
-def three(crowd: Crowd, **config: Any) -> None:
+def three(crowd: Crowd, stack: str = "tcp", **config: Any) -> None:
     """Small windows, and nobody put out unless the test says so."""
     settings = {"window_bytes": SMALL, "stability_timeout": 0.0, "stuck_after": 0.0, **config}
-    crowd.start_in_turn(3, config=settings)
+    crowd.start_in_turn(3, config=settings, options={"stack": stack})
 
 
 def hang(crowd: Crowd, number: int) -> None:
@@ -72,8 +72,9 @@ def test_one_that_is_stuck_is_put_out_by_policy_and_back_when_it_goes_on(
         assert ask(child, "count", "counted", wanted={"m1": 6})["wrong"] == []
 
 
-def test_senders_wake_when_one_that_holds_them_up_is_put_out(crowd: Crowd) -> None:
-    three(crowd, stability_timeout=1.5)
+@pytest.mark.parametrize("stack", ["tcp", "udp"])
+def test_senders_wake_when_one_that_holds_them_up_is_put_out(crowd: Crowd, stack: str) -> None:
+    three(crowd, stack, stability_timeout=1.5)
     hang(crowd, 2)
     # Far more than the window holds: it returns only when somebody is put out.
     assert ask(crowd.members[0], "send", "sent", count=2000, size=1000)["count"] == 2000
@@ -89,8 +90,9 @@ def test_senders_wake_when_one_that_holds_them_up_is_put_out(crowd: Crowd) -> No
         crowd.wait_for(child, lambda view: len(view["members"]) == 3 and view["id"] > 4)
 
 
-def test_senders_wake_when_a_stopped_member_is_given_up(crowd: Crowd) -> None:
-    three(crowd)
+@pytest.mark.parametrize("stack", ["tcp", "udp"])
+def test_senders_wake_when_a_stopped_member_is_given_up(crowd: Crowd, stack: str) -> None:
+    three(crowd, stack)
     crowd.members[2].signal(signal.SIGSTOP)
     assert ask(crowd.members[0], "send", "sent", count=2000, size=1000)["count"] == 2000
     for child in crowd.members[:2]:

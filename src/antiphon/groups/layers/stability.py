@@ -1,4 +1,4 @@
-"""Stability: what everybody has is released, and a member that holds that up for too long is put out.
+"""Stability: what everybody has is released; a member that holds it up for too long is put out.
 
 What is not released is kept for whoever lacks it, so a member that acknowledges nothing makes the
 window of every sender full. The core (``native/window``) tells for how long senders have waited for
