@@ -82,8 +82,8 @@ class Group(Owner):
 
     Whoever gives the same name and finds the others by ``discover`` is in one group: one way or a
     list of them; ``local://`` is this machine and user, with nothing to configure. ``stack`` is
-    ``"tcp"``, ``"udp"``, ``"udp-flow"``, ``"udp-fc"``, or a list of layers. The group owns a node, or shares ``node``; ``secret`` and
-    ``tls`` are of the node.
+    ``"tcp"``, ``"udp"``, ``"udp-flow"``, ``"udp-fc"``, or a list of layers. The group owns a node,
+    or shares ``node``; ``secret`` and ``tls`` are of the node.
     ``with group:`` joins, returns with the first view, and leaves at the end.
 
     Every member gets what a member sends to all, the sender included, in the order in which it was
