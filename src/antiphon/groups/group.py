@@ -26,13 +26,8 @@ from typing_extensions import Buffer
 from antiphon._core import GroupCore
 from antiphon.errors import AntiphonError, Closed, ConfigError, NotPrimary, PeerUnreachable
 from antiphon.groups.config import GroupConfig, make_stack
-from antiphon.groups.datagrams import (
-    by_datagrams,
-    check_protection,
-    datagram_settings,
-    layer_counts,
-    report_buffer,
-)
+from antiphon.groups.core import make_core
+from antiphon.groups.datagrams import by_datagrams, check_protection, layer_counts
 from antiphon.groups.drawing import draw
 from antiphon.groups.finding import find_by, is_wildcard
 from antiphon.groups.messages import Control, Find, Join, encode
@@ -73,7 +68,6 @@ ViewHandler = TypeVar("ViewHandler", bound=Callable[[View], Any])
 _TICK = 0.05
 _OUTBOX = 64
 _FIRST_VIEW = 30.0
-_MESSAGES = 65536
 _NAME = 128
 
 
@@ -192,31 +186,7 @@ class Group(Owner):
             raise
 
     def _make_core(self) -> GroupCore:
-        whole = self._stack.find("fragmentation") is None
-        datagrams = datagram_settings(self._stack, self.name, self.node, _MESSAGES)
-        fifo: Any = self._stack.find("fifo")
-        if fifo is None and datagrams is None:
-            raise ConfigError(
-                "stack: there is no 'fifo' in it, and nothing else that carries messages",
-                setting="stack",
-            )
-        try:
-            core = GroupCore(
-                self.node,
-                fifo.window_bytes if fifo else 0,
-                _MESSAGES,
-                fifo.unicast_bytes if fifo else 0,
-                self.config.capacity,
-                whole,
-                _log_failure,
-                datagrams,
-            )
-        except (ValueError, RuntimeError) as error:
-            if datagrams is None:
-                raise
-            raise ConfigError(f"stack over UDP: {error}", setting="stack") from error
-        if datagrams is not None:
-            report_buffer(self._stack, core.datagram_buffer)
+        core = make_core(self._stack, self.name, self.node, self.config.capacity, _log_failure)
         core.set_handler(self._handler or self._reading.put)
         return core
 
