@@ -26,7 +26,8 @@ void DatagramLane::add(const Route& route) {
     std::lock_guard lock(mutex_);
     addresses_.try_emplace(route.member, route.datagrams);
     lane_.add(route.member);
-    cast_.add(route.member, route.buffer, now_ns());
+    // What is for one member shares a buffer with words, and with what others send to it alone.
+    cast_.add(route.member, kind_ == LaneKind::one ? route.buffer / 4 : route.buffer, now_ns());
     pump();
 }
 
@@ -131,7 +132,9 @@ void DatagramLane::hasten() {
 }
 
 Nanos DatagramLane::turn() {
-    std::lock_guard lock(mutex_);
+    // Whoever has it sends; the selector has others to serve and looks again in a moment.
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return now_ns() + kStalled;
     pump();
     return std::max(cast_.next_time(), stalled_until_);
 }

@@ -114,9 +114,13 @@ void CastReceiver::handled(std::uint64_t upto, std::size_t bytes, Nanos now) {
     if (upto <= handled_ || upto > expected_) return;
     held_messages_ -= std::min<std::size_t>(held_messages_, upto - handled_);
     held_bytes_ -= std::min(held_bytes_, bytes);
+    unsaid_messages_ += upto - handled_;
     handled_ = upto;
     unsaid_handled_ += bytes;
-    if (unsaid_handled_ >= every_) say_at_ = now;
+    if (unsaid_handled_ >= every_ || unsaid_messages_ >= options_.most_messages / 8) {
+        asked_for_ = true;
+        say_at_ = now;
+    }
     else if (say_at_ == kNever) say_at_ = now + options_.acknowledge;
 }
 
@@ -145,7 +149,7 @@ bool CastReceiver::acknowledge(Nanos now) {
     if (expected_ == 0) return false;
     if (!asked_for_ && unsaid_received_ < every_ && unsaid_handled_ < every_ && now < say_at_) return false;
     asked_for_ = false;
-    unsaid_received_ = unsaid_handled_ = 0;
+    unsaid_received_ = unsaid_handled_ = unsaid_messages_ = 0;
     say_at_ = kNever;
     return true;
 }

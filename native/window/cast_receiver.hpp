@@ -103,7 +103,8 @@ class CastReceiver {
     std::size_t kept_bytes_ = 0;
     // Acknowledging:
     std::uint32_t every_ = 1;
-    std::size_t unsaid_received_ = 0, unsaid_handled_ = 0;
+    std::size_t unsaid_received_ = 0, unsaid_handled_ = 0;  // bytes
+    std::size_t unsaid_messages_ = 0;                       // handled: small ones fill a window too
     bool asked_for_ = false;
     Nanos say_at_ = kNever;
     // Asking:

@@ -1,5 +1,5 @@
-"""Groups over UDP, of real processes: datagrams that are lost, doubled and mixed up, and members that
-die; strangers at the multicast address.
+"""Groups over UDP, of real processes: datagrams that are lost, doubled, mixed up; members that die;
+strangers at the multicast address.
 """
 
 from __future__ import annotations
@@ -355,12 +355,16 @@ def test_garbage_at_the_multicast_address_is_counted_and_dropped(crowd: Crowd) -
     to = split_address(default_address(crowd.name))
     choice = random.Random(5)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        stranger.setsockopt(
+            socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1")
+        )
         stranger.bind(("127.0.0.1", 0))
         for _ in range(200):
             stranger.sendto(choice.randbytes(choice.choice([0, 1, 31, 32, 64, 1400])), to)
             # With the right beginning, and nothing else that is right.
-            stranger.sendto(b"APG1" + bytes([choice.randrange(9), 0, 0, 0]) + choice.randbytes(100), to)
+            stranger.sendto(
+                b"APG1" + bytes([choice.randrange(9), 0, 0, 0]) + choice.randbytes(100), to
+            )
     crowd.all_send(500)
     counts = crowd.statistics(0)["layers"]["udp"]
     assert counts["malformed"] + counts["foreign"] >= 300

@@ -26,15 +26,11 @@ from typing_extensions import Buffer
 from antiphon._core import GroupCore
 from antiphon.errors import AntiphonError, Closed, ConfigError, NotPrimary, PeerUnreachable
 from antiphon.groups.config import GroupConfig, make_stack
-from antiphon.groups.datagrams import (
-    by_datagrams,
-    datagram_settings,
-    layer_counts,
-    report_buffer,
-    with_encryption,
-)
+from antiphon.groups.core import make_core
+from antiphon.groups.datagrams import by_datagrams, layer_counts, with_encryption
 from antiphon.groups.drawing import draw
 from antiphon.groups.finding import find_by, is_wildcard
+from antiphon.groups.hanging import Hanging
 from antiphon.groups.messages import Control, Find, Join, encode
 from antiphon.groups.port import KIND, port_of
 from antiphon.groups.protocol import (
@@ -76,7 +72,6 @@ ViewHandler = TypeVar("ViewHandler", bound=Callable[[View], Any])
 _TICK = 0.05
 _OUTBOX = 64
 _FIRST_VIEW = 30.0
-_MESSAGES = 65536
 _NAME = 128
 
 
@@ -85,8 +80,8 @@ class Group(Owner):
 
     Whoever gives the same name and finds the others by ``discover`` is in one group: one way or a
     list of them; ``local://`` is this machine and user, with nothing to configure. ``stack`` is
-    ``"tcp"``, ``"udp"``, ``"udp-flow"``, ``"udp-fc"``, or a list of layers. The group owns a node, or shares ``node``; ``secret`` and
-    ``tls`` are of the node.
+    ``"tcp"``, ``"udp"``, ``"udp-flow"``, ``"udp-fc"``, or a list of layers. The group owns a node,
+    or shares ``node``; ``secret`` and ``tls`` are of the node.
     ``with group:`` joins, returns with the first view, and leaves at the end.
 
     Every member gets what a member sends to all, the sender included, in the order in which it was
@@ -149,7 +144,7 @@ class Group(Owner):
         self._contacts: tuple[Contact, ...] = ()
         self._peers: dict[int, str] = {}
         self._outbox: dict[int, deque[bytes]] = {}
-        self._stuck: dict[int, Member] = {}
+        self._hanging = Hanging(name)
         self._timer = make_timer(self.node, _TICK, self._tick)
 
     # --- life -------------------------------------------------------------------------------
@@ -197,31 +192,7 @@ class Group(Owner):
             raise
 
     def _make_core(self) -> GroupCore:
-        whole = self._stack.find("fragmentation") is None
-        datagrams = datagram_settings(self._stack, self.name, self.node, _MESSAGES)
-        fifo: Any = self._stack.find("fifo")
-        if fifo is None and datagrams is None:
-            raise ConfigError(
-                "stack: there is no 'fifo' in it, and nothing else that carries messages",
-                setting="stack",
-            )
-        try:
-            core = GroupCore(
-                self.node,
-                fifo.window_bytes if fifo else 0,
-                _MESSAGES,
-                fifo.unicast_bytes if fifo else 0,
-                self.config.capacity,
-                whole,
-                _log_failure,
-                datagrams,
-            )
-        except (ValueError, RuntimeError) as error:
-            if datagrams is None:
-                raise
-            raise ConfigError(f"stack over UDP: {error}", setting="stack") from error
-        if datagrams is not None:
-            report_buffer(self._stack, core.datagram_buffer)
+        core = make_core(self._stack, self.name, self.node, self.config.capacity, _log_failure)
         core.set_handler(self._handler or self._reading.put)
         return core
 
@@ -316,7 +287,7 @@ class Group(Owner):
         """Members that live, and whose handler or iteration has been at one message for longer than
         ``stuck_after``, as far as they have told."""
         with self._lock:
-            return tuple(self._stuck.values())
+            return self._hanging.members
 
     @property
     def drawing(self) -> str:
@@ -554,27 +525,13 @@ class Group(Owner):
                 core.leave()
                 core.expect(action.me.life)
             elif isinstance(action, Stuck):
-                self._note_stuck(action)
+                self._hanging.note(action)
             elif isinstance(action, Left):
                 self._left.set()
 
-    def _note_stuck(self, action: Stuck) -> None:
-        if action.seconds:
-            self._stuck[action.member.life] = action.member
-            log.warning(
-                "group %s: member %s lives, but its application has been at one message for %.1f s",
-                self.name,
-                action.member.name,
-                action.seconds,
-            )
-        else:
-            self._stuck.pop(action.member.life, None)
-            log.info("group %s: member %s goes on", self.name, action.member.name)
-
     def _install(self, action: Installed) -> None:
         members = action.record.members
-        lives = action.record.by_life().keys()
-        self._stuck = {life: one for life, one in self._stuck.items() if life in lives}
+        self._hanging.keep(action.record.by_life().keys())
         for member in members:
             self._know(member.id, member.address)
         self._running_core().install(

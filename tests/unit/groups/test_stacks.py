@@ -119,7 +119,7 @@ def test_the_address_of_a_group_is_by_its_name_and_local_to_the_site() -> None:
     ],
 )
 def test_a_layer_over_udp_says_what_it_takes(wrong: Callable[[], Layer]) -> None:
-    with pytest.raises(ConfigError, match="must be|choose from|give a multicast"):
+    with pytest.raises(ConfigError, match=r"must be|choose from|give a multicast"):
         wrong()
 
 

@@ -1,7 +1,8 @@
 """Messages of any size, in parts, between which small ones pass.
 
 The core cuts what is above 16 KiB, or over UDP above one datagram, and puts it together
-(``native/window/receive_window.cpp``). A message may be larger than the sender's window: its parts go as room comes.
+(``native/window/receive_window.cpp``). A message may be larger than the sender's window: its parts
+go as room comes.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ class Udp(Layer):
             ("mtu", mtu or _LEAST_MTU, _LEAST_MTU, _MOST_MTU),
             ("receive_buffer", receive_buffer, 1 << 16, 1 << 30),
         ):
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            given: object = value
+            whole = isinstance(given, int) and not isinstance(given, bool)
+            if not whole or not low <= value <= high:
                 raise ConfigError(
                     f"{setting} is {value!r}; it must be a whole number from {low} to {high}"
                     + (", or 0 for what the interface takes" if setting == "mtu" else ""),
