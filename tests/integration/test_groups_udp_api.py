@@ -163,7 +163,6 @@ def test_a_stack_without_parts_or_unicast_says_so(party: Party) -> None:
     ("make", "said"),
     [
         (lambda: Group("x", stack=udp_layers()[:-4]), "'nak' is not in it"),
-        (lambda: Group("x", stack="udp", secret="quiet"), "neither authenticated nor encrypted"),
         (lambda: Group("x", stack="udp", config=GroupConfig(interface="nowhere0")), "nowhere0"),
     ],
 )

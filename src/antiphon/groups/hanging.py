@@ -1,4 +1,4 @@
-"""Members that live and do nothing, as far as they have told: kept for `Group.stuck`, and logged."""
+"""Members that live and do nothing, as far as they have told: for `Group.stuck` and the log."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from antiphon.groups.messages import Found
-from antiphon.groups.view import Member
+from antiphon.groups.view import Member, Record
 
-__all__ = ["majority", "rank"]
+__all__ = ["found_of", "majority", "rank"]
 
 
 def majority(voters: tuple[int, ...], members: tuple[Member, ...]) -> bool:
@@ -21,3 +21,10 @@ def rank(found: Found) -> tuple[bool, int, int, int]:
     """Which of two views is joined: one that may go on, the larger, the older."""
     life = found.coordinator.life if found.coordinator is not None else 0
     return found.primary, found.size, -found.founded, -life
+
+
+def found_of(member: Member, record: Record, coordinator: Member) -> Found:
+    """What a member says of its view to whoever asks."""
+    return Found(
+        member, coordinator, record.id, len(record.members), record.founded, record.primary
+    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from antiphon.groups.layers.choosing import majority, rank
+from antiphon.groups.layers.choosing import found_of, majority, rank
 from antiphon.groups.messages import (
     Control,
     Dissolve,
@@ -272,14 +272,7 @@ class Membership(Layer):
         record = self._record
         answer = Found(self.me)
         if record is not None:
-            answer = Found(
-                self.me,
-                record.coordinator,
-                record.id,
-                len(record.members),
-                record.founded,
-                record.primary,
-            )
+            answer = found_of(self.me, record, record.coordinator)
         if message.joining is not None:
             self.send(message.joining, answer, now)
             if self._state == "joining" and message.joining.life != self.me.life:
@@ -354,13 +347,7 @@ class Membership(Layer):
             return
         if acting.life != self.me.life:
             # Told where to ask; its own search finds that out as well, a little later.
-            self.send(
-                message.member,
-                Found(
-                    self.me, acting, record.id, len(record.members), record.founded, record.primary
-                ),
-                now,
-            )
+            self.send(message.member, found_of(self.me, record, acting), now)
             return
         self._joining[message.member.life] = message
         for member in record.members:
@@ -598,10 +585,7 @@ class Membership(Layer):
             # That is the view before this one: it was put out, and has not noticed.
             self.send(other, Gone(record), now)
             return
-        own = Found(
-            self.me, self.me, record.id, len(record.members), record.founded, record.primary
-        )
-        if rank(found) <= rank(own):
+        if rank(found) <= rank(found_of(self.me, record, self.me)):
             return  # they will find us, and come
         self._counts["dissolved"] += 1
         for member in record.members:
