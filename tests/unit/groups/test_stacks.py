@@ -136,7 +136,7 @@ def test_a_layer_over_udp_says_what_it_takes(wrong: Callable[[], Layer]) -> None
         ([*BELOW, Fragmentation()], "'fragmentation' needs 'fifo or nak'"),
         ([Udp(), *BELOW[1:], Fifo()], "'fifo' needs 'tcp'"),
         ([*BELOW, NegativeAck()], "'nak' needs 'udp'"),
-        ([Udp(), *BELOW[1:], Stability()], "'stability' needs 'nak'"),
+        ([Udp(), *BELOW[1:], Stability()], "'stability' needs 'fifo or nak'"),
         ([*CAST, Unicast()], "'unicast' needs 'stability'"),
         ([*CAST, ReactiveFlow()], "'reactive-flow' needs 'stability'"),
         ([*CAST, Stability(), ReactiveFlow(), CreditFlow()], "two ways of the same"),
