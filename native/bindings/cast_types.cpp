@@ -145,7 +145,7 @@ GroupCore::Options::Datagrams read_datagrams(const nb::dict& from) {
     // As much as a sender may have there, whose settings are the same.
     const auto receiving = [&](const groups::DatagramLane::Options& lane, const char* first) {
         return CastReceiver::Options{lane.bytes + window::SendWindow::kReservedBytes,
-                                     lane.messages + window::SendWindow::kReservedMessages,
+                                     window::SendWindow::most_messages(lane.messages),
                                      nanos(from, first),
                                      std::max(nanos(from, "ask_again"), nanos(from, first)),
                                      std::max(nanos(from, "ask_most"), nanos(from, first)),

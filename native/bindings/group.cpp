@@ -30,6 +30,7 @@ GroupCore::GroupCore(std::shared_ptr<Node> node, Options options, Reference on_e
         for (groups::DatagramLane::Options* lane : {&options_.datagrams->all, &options_.datagrams->one}) {
             lane->cast.datagram_bytes = groups::DatagramLane::room_in(port_->mtu());
             lane->flow.least = std::max(lane->flow.least, 2 * port_->mtu());
+            lane->flow.most = std::max(lane->flow.most, lane->flow.least);
         }
     }
     if (options_.whole) options_.max_message_bytes = std::min<std::uint64_t>(options_.max_message_bytes, part);
@@ -52,9 +53,13 @@ GroupCore::GroupCore(std::shared_ptr<Node> node, Options options, Reference on_e
             *node_, made, [this](std::uint16_t source, const auto& word) { acknowledged(source, word); });
         made->queue->set_on_ready([node = node_.get(), raw = task_.get()] { node->scheduler().notify(*raw); });
     });
-    if (port_) {
+    if (!port_) return;
+    try {
         Released released;
         port_->start([node = node_.get(), raw = delivery_.get()] { node->scheduler().notify(*raw); });
+    } catch (...) {
+        close(0);  // the node knows of this already
+        throw;
     }
 }
 
@@ -143,14 +148,12 @@ void GroupCore::install(std::uint64_t self, std::vector<Member> members, std::st
                 gone.push_back(std::move(found->second));
                 singles_.erase(found);
             }
+            if (port_) port_->detach(member);  // now: another one may be made as soon as the lock is free
         }
         self_ = self;
     }
     if (node_->find_peer(node_->id()) == nullptr) node_->add_peer(node_->id(), "");  // to itself alone
-    for (const std::uint64_t member : left) {
-        all_->remove(member);
-        if (port_) port_->detach(member);
-    }
+    for (const std::uint64_t member : left) all_->remove(member);
     for (const auto& lane : gone) lane->close();
     all_->identify(self);
     for (const groups::Route& route : came) all_->add(route);
@@ -176,7 +179,10 @@ void GroupCore::leave() {
     {
         std::lock_guard lock(mutex_);
         routes_.clear();
-        for (auto& [member, lane] : singles_) gone.push_back(std::move(lane));
+        for (auto& [member, lane] : singles_) {
+            gone.push_back(std::move(lane));
+            if (port_) port_->detach(member);
+        }
         singles_.clear();
     }
     for (const auto& lane : gone) {

@@ -78,15 +78,15 @@ void DatagramLane::build(const window::CastSender::Piece& piece) {
     ++batches_;
 }
 
-// False: the kernel has no room for the rest.
-bool DatagramLane::flush() {
+// False: the kernel has no room for the rest. `again`: there is nothing that goes for the first time among them.
+bool DatagramLane::flush(bool again) {
     if (used_ == 0) return true;
     out_.resize(used_);
     const std::size_t went = port_->send(out_);
     used_ = 0;
     if (went == out_.size()) return true;
     // Data goes on where it did not go; words and repetitions that did not are as good as lost.
-    for (std::size_t i = went; i < out_.size(); ++i) {
+    for (std::size_t i = went; i < out_.size() && !again; ++i) {
         std::string_view bytes = out_[i].bytes;
         DatagramHead head;
         DataHead data;
@@ -108,20 +108,20 @@ bool DatagramLane::pump() {
     }
     Piece piece;
     // What somebody lacks comes first: all others wait for it, in the end. It is bounded by its rate.
-    bool went = flush();
+    bool went = flush(true);
     while (went && cast_.repair(now, piece)) {
         build(piece);
-        went = flush();
+        went = flush(true);
     }
     while (went && cast_.next(now, piece)) {
         build(piece);
-        if (used_ == kPerTurn) went = flush();
+        if (used_ == kPerTurn) went = flush(false);
     }
     bool ask;
     if (went && cast_.head(now, ask)) {
         append_word(next_datagram(DatagramKind::head, 0, ask ? kAskNow : 0).bytes, HeadWord{cast_.sent(), cast_.stable()});
     }
-    went = flush() && went;
+    went = flush(false) && went;
     port_->arm(went ? cast_.next_time() : stalled_until_);
     return went;
 }

@@ -47,7 +47,7 @@ class DatagramLane : public Outgoing {
    private:
     Datagram& next_datagram(DatagramKind kind, std::uint64_t to, std::uint8_t flags);
     void build(const window::CastSender::Piece& piece);
-    bool flush();
+    bool flush(bool again);
 
     const std::shared_ptr<DatagramPort> port_;
     // With the mutex:

@@ -37,9 +37,9 @@ DatagramPort::DatagramPort(std::shared_ptr<Node> node, const Options& options)
 void DatagramPort::start(std::function<void()> deliver) {
     deliver_ = std::move(deliver);
     Selector::Turn turn(node_->selector());
+    watching_ = true;  // also where the second fails
     node_->selector().watch(socket_.multicast_fd(), EPOLLIN, this);
     node_->selector().watch(socket_.unicast_fd(), EPOLLIN, this);
-    watching_ = true;
 }
 
 void DatagramPort::stop() {
@@ -375,7 +375,7 @@ void DatagramPort::relay(std::uint64_t asker, std::uint64_t origin, const std::v
     for (const window::Range& range : ranges) from->find(range, chunks, kMostRelayed);
     for (const auto& chunk : chunks) {
         Datagram one = word(DatagramKind::data, 0, 0, asker, to->second.address);
-        append_word(one.bytes, DataHead{origin, chunk->first, 0, 1u << 30, static_cast<std::uint32_t>(chunk->lengths.size())});
+        append_word(one.bytes, DataHead{origin, chunk->first, 0, 0, static_cast<std::uint32_t>(chunk->lengths.size())});
         for (const std::uint16_t length : chunk->lengths) append_word(one.bytes, length);
         one.bytes.append(chunk->bytes);
         words.push_back(std::move(one));

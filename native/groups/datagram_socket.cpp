@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::size_t kPerCall = 32;
 constexpr std::size_t kHeaders = 28;  // of IP and UDP
+// Whatever an interface takes: our own heads need room, and IP cuts what is larger.
+constexpr std::size_t kLeast = 576 - kHeaders;
 
 [[noreturn]] void fail(const std::string& what) {
     throw std::system_error(errno, std::generic_category(), what);
@@ -119,8 +121,8 @@ void DatagramSocket::open(const Options& options) {
     unicast_ = open_descriptor(make);
     if (multicast_ < 0 || unicast_ < 0) fail("cannot make a datagram socket");
     const Interface interface = find_interface(options.interface, unicast_);
-    const std::size_t most = std::min(interface.mtu - std::min(interface.mtu, kHeaders), kMostDatagram);
-    mtu_ = std::min(options.mtu != 0 ? options.mtu : std::min(most, kLargest), kMostDatagram);
+    const std::size_t most = interface.mtu - std::min(interface.mtu, kHeaders);
+    mtu_ = std::min(options.mtu != 0 ? options.mtu : std::clamp(most, kLeast, kLargest), kMostDatagram);
 
     local_.sin_family = AF_INET;
     local_.sin_addr = interface.address;

@@ -42,7 +42,7 @@ inline constexpr std::uint8_t kSlow = 1;    // acknowledge: far behind with what
 struct DataHead {
     std::uint64_t origin;  // who has sent it first; another one than `from` if that was asked for it
     std::uint64_t first, stable;
-    std::uint32_t acknowledge_every;
+    std::uint32_t acknowledge_every;  // bytes; 0: as before
     std::uint32_t count;
 };
 static_assert(sizeof(DataHead) == 32);

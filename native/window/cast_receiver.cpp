@@ -19,23 +19,16 @@ void CastReceiver::begin(std::uint64_t base, Nanos now) {
     if (expected_ != 0) return;
     expected_ = handled_ = asked_upto_ = base;
     highest_ = std::max(highest_, base);
-    while (!later_.empty() && later_.begin()->second->end() <= base) {
-        held_bytes_ -= later_.begin()->second->bytes.size();
-        held_messages_ -= later_.begin()->second->lengths.size();
-        later_.erase(later_.begin());
-    }
+    while (!later_.empty() && later_.begin()->second->end() <= base) drop(later_.begin());
     advance();
     noticed(now);
 }
 
 bool CastReceiver::data(std::shared_ptr<const Chunk> chunk, std::uint64_t stable, std::uint32_t every, bool ask,
                         Nanos now) {
-    every_ = std::max(1u, every);
+    if (every != 0) every_ = every;
     forget_stable(stable);
-    if (ask) {
-        asked_for_ = true;
-        say_at_ = now;
-    }
+    if (ask) owe(now);
     const std::uint64_t end = chunk->end(), first = std::max(chunk->first, expected_);
     const std::size_t bytes = chunk->bytes.size(), messages = chunk->lengths.size();
     highest_ = std::max(highest_, end);
@@ -47,18 +40,24 @@ bool CastReceiver::data(std::shared_ptr<const Chunk> chunk, std::uint64_t stable
         duplicates_ += messages;
         return false;
     }
-    if (held_bytes_ + bytes > options_.most_bytes || held_messages_ + messages > options_.most_messages) {
+    const auto full = [&] {
+        return held_bytes_ + bytes > options_.most_bytes || held_messages_ + messages > options_.most_messages;
+    };
+    // What is next goes before what is further on, which would otherwise lie here and wait for it for ever. That is
+    // asked for again.
+    while (first == expected_ && full() && !later_.empty() && later_.rbegin()->first > first) {
+        refused_ += later_.rbegin()->second->lengths.size();
+        drop(std::prev(later_.end()));
+    }
+    if (full()) {
         refused_ += messages;
         noticed(now);
         return false;
     }
     // Those that lie within it are not needed any more.
+    at = later_.upper_bound(first);
     if (at != later_.begin() && std::prev(at)->first >= first) --at;
-    while (at != later_.end() && at->second->end() <= end) {
-        held_bytes_ -= at->second->bytes.size();
-        held_messages_ -= at->second->lengths.size();
-        at = later_.erase(at);
-    }
+    while (at != later_.end() && at->second->end() <= end) at = drop(at);
     held_bytes_ += bytes;
     held_messages_ += messages;
     later_.emplace_hint(at, first, std::move(chunk));
@@ -70,11 +69,19 @@ bool CastReceiver::data(std::shared_ptr<const Chunk> chunk, std::uint64_t stable
 void CastReceiver::head(std::uint64_t next, std::uint64_t stable, bool ask, Nanos now) {
     forget_stable(stable);
     highest_ = std::max(highest_, next);
-    if (ask) {
-        asked_for_ = true;
-        say_at_ = now;
-    }
+    if (ask) owe(now);
     noticed(now);
+}
+
+void CastReceiver::owe(Nanos now) {
+    asked_for_ = owed_ = true;
+    say_at_ = now;
+}
+
+CastReceiver::Later::iterator CastReceiver::drop(Later::iterator at) {
+    held_bytes_ -= at->second->bytes.size();
+    held_messages_ -= at->second->lengths.size();
+    return later_.erase(at);
 }
 
 void CastReceiver::advance() {
@@ -86,11 +93,7 @@ void CastReceiver::advance() {
         const std::shared_ptr<const Chunk> chunk = at->second;
         const std::uint64_t end = chunk->end();
         // It, and what lies before it, which is over as well.
-        for (auto old = later_.begin(); old != std::next(at); ++old) {
-            held_bytes_ -= old->second->bytes.size();
-            held_messages_ -= old->second->lengths.size();
-        }
-        later_.erase(later_.begin(), std::next(at));
+        for (const auto behind = std::next(at); later_.begin() != behind;) drop(later_.begin());
         if (end <= expected_) continue;
         const auto begin = static_cast<std::size_t>(expected_ - chunk->first);
         for (std::size_t i = begin; i < chunk->lengths.size(); ++i) held_bytes_ += chunk->lengths[i];
@@ -117,11 +120,10 @@ void CastReceiver::handled(std::uint64_t upto, std::size_t bytes, Nanos now) {
     unsaid_messages_ += upto - handled_;
     handled_ = upto;
     unsaid_handled_ += bytes;
-    if (unsaid_handled_ >= every_ || unsaid_messages_ >= options_.most_messages / 8) {
+    if (unsaid_handled_ >= every_ || unsaid_messages_ >= options_.most_messages / 8 || (owed_ && handled_ == highest_)) {
         asked_for_ = true;
         say_at_ = now;
-    }
-    else if (say_at_ == kNever) say_at_ = now + options_.acknowledge;
+    } else if (say_at_ == kNever) say_at_ = now + options_.acknowledge;
 }
 
 void CastReceiver::forget_stable(std::uint64_t stable) {
@@ -133,13 +135,15 @@ void CastReceiver::forget_stable(std::uint64_t stable) {
 }
 
 void CastReceiver::find(Range range, std::vector<std::shared_ptr<const Chunk>>& chunks, std::size_t most) const {
-    for (const auto& chunk : kept_) {
-        if (chunks.size() >= most) return;
-        if (chunk->end() > range.first && chunk->first < range.end) chunks.push_back(chunk);
-    }
+    // Several ranges may lie in one chunk.
+    const auto add = [&](const std::shared_ptr<const Chunk>& chunk) {
+        if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) chunks.push_back(chunk);
+    };
+    auto at = std::partition_point(kept_.begin(), kept_.end(), [&](const auto& one) { return one->end() <= range.first; });
+    for (; at != kept_.end() && (*at)->first < range.end && chunks.size() < most; ++at) add(*at);
     for (const auto& [first, chunk] : later_) {
-        if (chunks.size() >= most) return;
-        if (chunk->end() > range.first && chunk->first < range.end) chunks.push_back(chunk);
+        if (chunks.size() >= most || first >= range.end) return;
+        if (chunk->end() > range.first) add(chunk);
     }
 }
 
@@ -149,6 +153,7 @@ bool CastReceiver::acknowledge(Nanos now) {
     if (expected_ == 0) return false;
     if (!asked_for_ && unsaid_received_ < every_ && unsaid_handled_ < every_ && now < say_at_) return false;
     asked_for_ = false;
+    if (handled_ >= highest_) owed_ = false;
     unsaid_received_ = unsaid_handled_ = unsaid_messages_ = 0;
     say_at_ = kNever;
     return true;

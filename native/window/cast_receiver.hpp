@@ -3,7 +3,7 @@
 // It asks after a random moment, so that not all ask at once, in ranges, and one holder at a time: the sender
 // first, then another member in turn with it; ever more seldom while nothing comes of it. What it has passed
 // on is kept until the sender says that everybody has it, for others that ask. What it holds is bounded in
-// bytes and in messages; beyond that it drops, and asks again later.
+// bytes and in messages; beyond that it drops what is furthest on, and asks again later.
 //
 // No clock, no socket and no thread in here, and no lock: whoever uses it has one.
 #pragma once
@@ -51,7 +51,8 @@ class CastReceiver {
     // Where we begin. A second time changes nothing.
     void begin(std::uint64_t base, Nanos now);
     bool begun() const { return expected_ != 0; }
-    // A datagram, which is to be acknowledged after so many bytes. Whether any of it is new and was kept.
+    // A datagram; they are to be acknowledged after so many bytes (0: as before). Whether any of it is new and was
+    // kept.
     bool data(std::shared_ptr<const Chunk> chunk, std::uint64_t stable, std::uint32_t every, bool ask, Nanos now);
     // The sender has sent everything before `next`. `ask`: and asks how far we are.
     void head(std::uint64_t next, std::uint64_t stable, bool ask, Nanos now);
@@ -84,7 +85,11 @@ class CastReceiver {
     static constexpr std::size_t kMostRanges = 64;
 
    private:
+    using Later = std::map<std::uint64_t, std::shared_ptr<const Chunk>>;
+
     void advance();
+    void owe(Nanos now);
+    Later::iterator drop(Later::iterator at);
     void forget_stable(std::uint64_t stable);
     void noticed(Nanos now);
     Nanos some(Nanos about);
@@ -96,7 +101,7 @@ class CastReceiver {
     std::uint64_t highest_ = 0;  // everything before it was sent
     std::uint64_t stable_ = 0;
     // By the first number that is new in it. None lies within another, so that ends go up like beginnings.
-    std::map<std::uint64_t, std::shared_ptr<const Chunk>> later_;
+    Later later_;
     std::deque<Ready> ready_;
     std::deque<std::shared_ptr<const Chunk>> kept_;
     std::size_t held_bytes_ = 0, held_messages_ = 0;  // that were not handled
@@ -106,6 +111,8 @@ class CastReceiver {
     std::size_t unsaid_received_ = 0, unsaid_handled_ = 0;  // bytes
     std::size_t unsaid_messages_ = 0;                       // handled: small ones fill a window too
     bool asked_for_ = false;
+    // The sender has asked, and may wait for what was not handled then: it is told when everything is.
+    bool owed_ = false;
     Nanos say_at_ = kNever;
     // Asking:
     Nanos ask_at_ = kNever, again_at_ = kNever;

@@ -38,6 +38,10 @@ void CastSender::add(std::uint64_t member, std::size_t buffer, Nanos now) {
 void CastSender::remove(std::uint64_t member) {
     if (receivers_.erase(member) == 0) return;
     wanted_.forget(member);
+    // What only that one was to get goes nowhere, and may not be in the window any more.
+    std::uint64_t least = lane_.next();
+    for (const auto& [one, receiver] : receivers_) least = std::min(least, lane_.find(one)->base);
+    sent_ = std::max(sent_, least);
     share();
     look();
 }
