@@ -105,6 +105,8 @@ TEST("what another one passes on changes nothing about when to acknowledge") {
     CHECK(receiver.data(chunk(1, 1), 0, 0, false, 3));
     CHECK(receiver.data(chunk(7, 5), 0, 0, false, 3));
     CHECK(receiver.acknowledge(3));
+    CHECK(receiver.data(chunk(12, 5), 0, 0, false, 4));
+    CHECK(!receiver.acknowledge(4));
 }
 
 TEST("a chunk is passed on once, however many ranges lie in it") {
@@ -121,6 +123,35 @@ TEST("a chunk is passed on once, however many ranges lie in it") {
     CHECK_EQUAL(chunks[1]->first, 41);
     CHECK_EQUAL(chunks[2]->first, 91);
     CHECK_EQUAL(chunks[3]->first, 121);
+}
+
+TEST("what a member has said it has does not go again for it") {
+    Lane lane(1 << 16, 64);
+    CastSender sender(lane, {.datagram_bytes = 500, .gather = false}, {.most = 1 << 16, .least = 1000});
+    CastSender::Piece piece;
+    for (const std::uint64_t member : {1, 2}) {
+        lane.add(member);
+        sender.add(member, 0, 1);
+    }
+    const std::string text(400, 'x');
+    for (int i = 0; i < 4; ++i) CHECK(lane.window().append(text, {}));
+    Nanos now = kSecond;
+    while (sender.next(++now, piece)) {}
+    CHECK_EQUAL(sender.sent(), 5);
+    sender.acknowledge(1, 4, 1, false, now);
+    sender.asked(1, {1, 4}, now);
+    now += kSecond;
+    CHECK(!sender.repair(now, piece));
+    sender.asked(1, {3, 5}, now);
+    sender.asked(2, {2, 3}, now);
+    now += kSecond;
+    CHECK(sender.repair(now, piece));
+    CHECK_EQUAL(piece.first, 2);
+    CHECK_EQUAL(piece.to, 2);
+    CHECK(sender.repair(now, piece));
+    CHECK_EQUAL(piece.first, 4);
+    CHECK_EQUAL(piece.to, 1);
+    CHECK(!sender.repair(now, piece));
 }
 
 TEST("what only a member was to get that has gone is not sent to those who came after it") {

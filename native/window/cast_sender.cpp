@@ -203,8 +203,10 @@ bool CastSender::acknowledge(std::uint64_t member, std::uint64_t received, std::
 }
 
 void CastSender::asked(std::uint64_t member, Range range, Nanos now) {
-    if (!receivers_.contains(member)) return;
-    range.first = std::max(range.first, lane_.window().first());
+    const auto found = receivers_.find(member);
+    if (found == receivers_.end()) return;
+    // A question that was overtaken, or is not its own: what it has does not go again.
+    range.first = std::max({range.first, lane_.window().first(), found->second.received});
     range.end = std::min(range.end, sent_);
     if (range.first >= range.end) return;
     flow_.lost(now);
