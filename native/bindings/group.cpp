@@ -22,12 +22,30 @@ bool forget(Node& node, Task& task, Nanos until) { return node.scheduler().forge
 }  // namespace
 
 GroupCore::GroupCore(std::shared_ptr<Node> node, Options options, Reference on_error)
-    : node_(std::move(node)), options_(options) {
+    : node_(std::move(node)), options_(std::move(options)) {
+    std::size_t part = Outgoing::kPartBytes;
+    if (options_.datagrams) {
+        port_ = std::make_shared<groups::DatagramPort>(node_, options_.datagrams->port);
+        part = groups::DatagramLane::part_in(port_->mtu());
+        for (groups::DatagramLane::Options* lane : {&options_.datagrams->all, &options_.datagrams->one}) {
+            lane->cast.datagram_bytes = groups::DatagramLane::room_in(port_->mtu());
+            lane->flow.least = std::max(lane->flow.least, 2 * port_->mtu());
+            lane->flow.most = std::max(lane->flow.most, lane->flow.least);
+        }
+    }
+    if (options_.whole) options_.max_message_bytes = std::min<std::uint64_t>(options_.max_message_bytes, part);
     delivery_ = std::make_shared<GroupDelivery>(node_, options_.max_message_bytes, std::move(on_error));
-    all_ = std::make_shared<Outgoing>(node_, LaneKind::all, options_.window_bytes, options_.window_messages,
-                                      delivery_.get());
+    if (port_) {
+        const auto lane = std::make_shared<groups::DatagramLane>(node_, port_, LaneKind::all, delivery_.get(),
+                                                                 options_.datagrams->all);
+        port_->attach(0, lane);
+        all_ = lane;
+    } else {
+        all_ = std::make_shared<Outgoing>(node_, LaneKind::all, options_.window_bytes, options_.window_messages,
+                                          delivery_.get());
+    }
     data_ = node_->add_flow(kGroupKind, options_.capacity, 0, [&](const auto& made) {
-        delivery_->start(made, all_);
+        delivery_->start(made, all_, port_);
         made->queue->set_on_ready([node = node_.get(), raw = delivery_.get()] { node->scheduler().notify(*raw); });
     });
     words_ = node_->add_flow(kGroupKind, kWordsCapacity, kWordsWindow, [&](const auto& made) {
@@ -35,11 +53,20 @@ GroupCore::GroupCore(std::shared_ptr<Node> node, Options options, Reference on_e
             *node_, made, [this](std::uint16_t source, const auto& word) { acknowledged(source, word); });
         made->queue->set_on_ready([node = node_.get(), raw = task_.get()] { node->scheduler().notify(*raw); });
     });
+    if (!port_) return;
+    try {
+        Released released;
+        port_->start([node = node_.get(), raw = delivery_.get()] { node->scheduler().notify(*raw); });
+    } catch (...) {
+        close(0);  // the node knows of this already
+        throw;
+    }
 }
 
 GroupCore::~GroupCore() {
     if (node_->forked()) {
         new std::shared_ptr<Node>(std::move(node_));
+        new std::shared_ptr<groups::DatagramPort>(std::move(port_));
         new std::shared_ptr<GroupDelivery>(std::move(delivery_));
         new std::shared_ptr<Outgoing>(std::move(all_));
         new std::shared_ptr<groups::AcknowledgementTask>(std::move(task_));
@@ -64,6 +91,7 @@ bool GroupCore::close(double patience) {
             for (auto& [member, lane] : singles_) lanes.push_back(lane);
         }
         for (const auto& lane : lanes) lane->close();
+        if (port_) port_->stop();
         for (const auto& registration : {data_, words_}) {
             node_->remove_registration(registration);
             registration->queue->set_on_ready(nullptr);
@@ -90,7 +118,12 @@ bool GroupCore::close(double patience) {
 
 // --- members -----------------------------------------------------------------------------------------
 
-void GroupCore::install(std::uint64_t self, std::vector<Member> members, Reference call) {
+void GroupCore::install(std::uint64_t self, std::vector<Member> members, std::string_view key, Reference call) {
+    if (port_ && port_->sealed()) {
+        std::vector<std::uint64_t> senders;
+        for (const Member& one : members) senders.push_back(one.data.member);
+        port_->seal_with(self, key, std::move(senders));
+    }
     std::vector<Admitted> admitted;
     std::vector<std::shared_ptr<Outgoing>> gone;
     std::vector<std::uint64_t> left;
@@ -115,16 +148,22 @@ void GroupCore::install(std::uint64_t self, std::vector<Member> members, Referen
                 gone.push_back(std::move(found->second));
                 singles_.erase(found);
             }
+            if (port_) port_->detach(member);  // now: another one may be made as soon as the lock is free
         }
         self_ = self;
     }
     if (node_->find_peer(node_->id()) == nullptr) node_->add_peer(node_->id(), "");  // to itself alone
     for (const std::uint64_t member : left) all_->remove(member);
     for (const auto& lane : gone) lane->close();
+    all_->identify(self);
     for (const groups::Route& route : came) all_->add(route);
+    std::vector<groups::Route> routes;
+    for (const Member& one : members) routes.push_back(one.data);
     for (Member& one : members) admitted.push_back({one.acknowledgements, std::move(one.object)});
     all_->open(self);
     delivery_->install(self, std::move(admitted), std::move(call));
+    // Afterwards: whoever delivers finds the view before anything of those whom it names.
+    if (port_) port_->admit(self, routes);
     for (const auto& lane : gone) {
         Released released;
         lane->remove_all();
@@ -136,10 +175,14 @@ void GroupCore::leave() {
     std::vector<std::shared_ptr<Outgoing>> gone;
     all_->shut();
     all_->remove_all();
+    if (port_) port_->clear();
     {
         std::lock_guard lock(mutex_);
         routes_.clear();
-        for (auto& [member, lane] : singles_) gone.push_back(std::move(lane));
+        for (auto& [member, lane] : singles_) {
+            gone.push_back(std::move(lane));
+            if (port_) port_->detach(member);
+        }
         singles_.clear();
     }
     for (const auto& lane : gone) {
@@ -156,7 +199,15 @@ std::shared_ptr<Outgoing> GroupCore::single(std::uint64_t member) {
     if (route == routes_.end()) return nullptr;
     auto& lane = singles_[member];
     if (!lane) {
-        lane = std::make_shared<Outgoing>(node_, LaneKind::one, options_.unicast_bytes, kUnicastMessages, nullptr);
+        if (port_) {
+            const auto made = std::make_shared<groups::DatagramLane>(node_, port_, LaneKind::one, nullptr,
+                                                                     options_.datagrams->one);
+            port_->attach(member, made);
+            lane = made;
+        } else {
+            lane = std::make_shared<Outgoing>(node_, LaneKind::one, options_.unicast_bytes, kUnicastMessages, nullptr);
+        }
+        lane->identify(self_);
         lane->add(route->second);
         lane->open(self_);
     }

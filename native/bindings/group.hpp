@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings/group_delivery.hpp"
+#include "groups/datagram_lane.hpp"
 #include "groups/acknowledging.hpp"
 
 namespace antiphon::python {
@@ -17,6 +18,13 @@ class GroupCore {
         std::size_t unicast_bytes;                  // of what is sent to one
         std::uint64_t capacity;
         std::uint64_t max_message_bytes;
+        bool whole;  // no message goes in parts: those that would are refused
+        // By datagrams, or over nodes.
+        struct Datagrams {
+            groups::DatagramPort::Options port;
+            groups::DatagramLane::Options all, one;
+        };
+        std::optional<Datagrams> datagrams;
     };
     struct Member {
         groups::Route data, acknowledgements;
@@ -32,11 +40,15 @@ class GroupCore {
     void set_handler(Reference handler) { delivery_->set_handler(std::move(handler)); }
     void expect(std::uint64_t self) { delivery_->expect(self); }
     // The members of a view, this one among them; `call` is called where the view stands among the messages.
-    void install(std::uint64_t self, std::vector<Member> members, Reference call);
+    // `key`: of the view, where datagrams are sealed; otherwise empty.
+    void install(std::uint64_t self, std::vector<Member> members, std::string_view key, Reference call);
     // Nobody gets anything any more; sends wait for the next view.
     void leave();
     void pause(bool paused) { delivery_->pause(paused); }
     void tick();
+    // How long the handler has been in one call, in nanoseconds; our own calls, in which it may wait, do not
+    // count.
+    Nanos busy() { return node_->scheduler().running_for(*delivery_); }
     bool settle(double timeout);  // false too with an exception set
     bool close(double patience);
 
@@ -46,6 +58,7 @@ class GroupCore {
     groups::Outgoing& all() { return *all_; }
     std::shared_ptr<Node> node() { return node_; }
     std::map<std::uint64_t, groups::Outgoing::Counts> singles();
+    groups::DatagramPort* port() { return port_.get(); }  // null: over nodes
 
    private:
     // Those to one member, and how often they were made for others before.
@@ -53,7 +66,8 @@ class GroupCore {
     void acknowledged(std::uint16_t node, const groups::Acknowledgement& word);
 
     std::shared_ptr<Node> node_;
-    const Options options_;
+    Options options_;
+    std::shared_ptr<groups::DatagramPort> port_;
     std::shared_ptr<Registration> data_, words_;
     std::shared_ptr<GroupDelivery> delivery_;
     std::shared_ptr<groups::Outgoing> all_;

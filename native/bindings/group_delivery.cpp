@@ -34,9 +34,11 @@ GroupDelivery::GroupDelivery(std::shared_ptr<Node> node, std::uint64_t most_byte
 
 GroupDelivery::~GroupDelivery() = default;
 
-void GroupDelivery::start(std::shared_ptr<Registration> registration, std::shared_ptr<groups::Outgoing> all) {
+void GroupDelivery::start(std::shared_ptr<Registration> registration, std::shared_ptr<groups::Outgoing> all,
+                          std::shared_ptr<groups::DatagramPort> port) {
     registration_ = std::move(registration);
     all_ = std::move(all);
+    port_ = std::move(port);
     registration_->queue->begin(slice_);
 }
 
@@ -62,6 +64,8 @@ void GroupDelivery::tick() {
 // With the interpreter's lock; no slice runs, and none will.
 void GroupDelivery::drop() {
     if (begun_) end_run();
+    batch_ = {};
+    batch_begun_ = batch_waits_ = false;
     for (auto* runs : {&early_, &again_}) {
         for (Run& run : *runs) node_->finish(run);
         runs->clear();
@@ -80,6 +84,7 @@ void GroupDelivery::drop() {
 bool GroupDelivery::has_work() {
     if (has_items_.load(std::memory_order_seq_cst) || ticked_.load(std::memory_order_seq_cst)) return true;
     if (paused_.load(std::memory_order_seq_cst) || self_ == 0) return false;
+    if (batch_begun_ || batch_waits_ || (port_ && port_->has_ready())) return true;
     return begun_ || !again_.empty() || !registration_->queue->empty() || all_->has_own();
 }
 
@@ -95,7 +100,7 @@ bool GroupDelivery::run_slice(Nanos until) {
             Item item;
             {
                 std::lock_guard lock(mutex_);
-                if (items_.empty() || begun_) break;  // a batch is handed out as it came
+                if (items_.empty() || begun_ || batch_begun_) break;  // a batch is handed out as it came
                 item = std::move(items_.front());
                 items_.pop_front();
                 has_items_.store(!items_.empty(), std::memory_order_seq_cst);
@@ -120,6 +125,12 @@ bool GroupDelivery::run_slice(Nanos until) {
             if (begun_) deliver_run(handler.get(), until);
             if (begun_ || paused_.load(std::memory_order_relaxed) || has_items_.load(std::memory_order_relaxed)) break;
             if (runs % 16 == 15 && now_ns() >= until) break;
+        }
+        for (int batches = 0; port_ && batches < kRunsPerTurn && (batch_begun_ || next_batch()); ++batches) {
+            some = true;
+            if (batch_begun_) deliver_batch(handler.get(), until);
+            if (batch_begun_ || paused_.load(std::memory_order_relaxed) || has_items_.load(std::memory_order_relaxed)) break;
+            if (batches % 16 == 15 && now_ns() >= until) break;
         }
         if (!paused_.load(std::memory_order_seq_cst) && all_->has_own()) {
             some = true;
@@ -149,6 +160,7 @@ void GroupDelivery::apply(Item item) {
         now.emplace(member, std::make_unique<Sender>(one.route, peer, flow, std::move(one.object), most_bytes_));
     }
     senders_ = std::move(now);
+    count_unfinished();
     again_.insert(again_.begin(), std::make_move_iterator(early_.begin()), std::make_move_iterator(early_.end()));
     early_.clear();
     {
@@ -254,6 +266,7 @@ void GroupDelivery::deliver_run(PyObject* handler, Nanos until) {
     window::ReceiveWindow& lane = sender_->lanes[lane_];
     const Reference member = Reference::share(sender_->object.get());
     const std::uint32_t per_credit = Node::messages_per_credit(run_);
+    const std::size_t unfinished = lane.open_streams();
     std::uint32_t to_look = kCallsPerLook;
     while (cursor_.left() != 0) {
         const char* data;
@@ -276,11 +289,20 @@ void GroupDelivery::deliver_run(PyObject* handler, Nanos until) {
             if (now_ns() >= until || outranked() || paused_.load(std::memory_order_relaxed)) break;
         }
     }
+    if (lane.open_streams() != unfinished) count_unfinished();
     if (cursor_.left() == 0) {
         end_run();
     } else {
         node_->progress(run_, run_.size() - cursor_.left());
     }
+}
+
+void GroupDelivery::count_unfinished() {
+    std::uint64_t all = 0;
+    for (const auto& [member, sender] : senders_) {
+        for (const window::ReceiveWindow& lane : sender->lanes) all += lane.open_streams();
+    }
+    unfinished_.store(all, std::memory_order_relaxed);
 }
 
 void GroupDelivery::call(PyObject* handler, PyObject* member, std::string_view message) {
@@ -327,6 +349,65 @@ void GroupDelivery::expire() {
     early_count_.store(early_.size(), std::memory_order_relaxed);
 }
 
+// --- by datagrams --------------------------------------------------------------------------------------
+
+// True when one was taken, though perhaps not for delivery.
+bool GroupDelivery::next_batch() {
+    if (!batch_waits_ && !port_->pop(batch_)) return false;
+    batch_waits_ = false;
+    const auto found = senders_.find(batch_.member);
+    if (found == senders_.end()) {
+        // Its view was left here before it was let in: it waits for that. Or it has gone meanwhile.
+        batch_waits_ = has_items_.load(std::memory_order_seq_cst);
+        if (!batch_waits_) add(strangers_, batch_.ready.chunk->lengths.size() - batch_.ready.begin);
+        return true;
+    }
+    const window::Chunk& chunk = *batch_.ready.chunk;
+    Sender& sender = *found->second;
+    if (chunk.arrived - sender.noted > kNoted) {
+        sender.noted = chunk.arrived;
+        std::lock_guard lock(mutex_);
+        heard_[batch_.member] = chunk.arrived;
+    }
+    batch_at_ = batch_.ready.begin;
+    batch_offset_ = 0;
+    for (std::size_t i = 0; i < batch_at_; ++i) batch_offset_ += chunk.lengths[i];
+    batch_begun_ = true;
+    return true;
+}
+
+void GroupDelivery::deliver_batch(PyObject* handler, Nanos until) {
+    // No view comes in between: it is there.
+    Sender& sender = *senders_.at(batch_.member);
+    window::ReceiveWindow& lane = sender.lanes[batch_.lane];
+    const Reference member = Reference::share(sender.object.get());
+    const window::Chunk& chunk = *batch_.ready.chunk;
+    std::uint32_t to_look = kCallsPerLook;
+    std::size_t bytes = 0;
+    bool rest = true;
+    while (rest) {
+        const std::size_t size = chunk.lengths[batch_at_];
+        std::string_view message;
+        const std::uint64_t malformed = lane.malformed();
+        const bool whole = lane.put_together({chunk.bytes.data() + batch_offset_, size}, message);
+        if (whole) call(handler, member.get(), message);
+        add(malformed_, lane.malformed() - malformed);
+        ++batch_at_;
+        batch_offset_ += size;
+        bytes += size;
+        rest = batch_at_ < chunk.lengths.size();
+        if (rest && --to_look != 0 && message.size() <= groups::Outgoing::kPartBytes) continue;
+        // As it goes: a handler may wait for a sender that waits for this.
+        port_->handled(batch_.member, batch_.lane, chunk.first + batch_at_, bytes);
+        bytes = 0;
+        to_look = kCallsPerLook;
+        if (now_ns() >= until || outranked() || paused_.load(std::memory_order_relaxed)) break;
+    }
+    if (rest) return;
+    batch_ = {};
+    batch_begun_ = false;
+}
+
 // --- its own -----------------------------------------------------------------------------------------
 
 void GroupDelivery::deliver_own(PyObject* handler, Nanos until) {
@@ -354,7 +435,7 @@ std::map<std::uint64_t, Nanos> GroupDelivery::heard() {
 GroupDelivery::Counts GroupDelivery::counts() const {
     const auto get = [](const std::atomic<std::uint64_t>& one) { return one.load(std::memory_order_relaxed); };
     return {get(delivered_), get(bytes_),     get(failed_),           get(duplicates_), get(gaps_),
-            get(malformed_), get(strangers_), get(acknowledgements_), get(early_count_)};
+            get(malformed_), get(strangers_), get(acknowledgements_), get(early_count_), get(unfinished_)};
 }
 
 }  // namespace antiphon::python

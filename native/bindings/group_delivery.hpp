@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/python.hpp"
+#include "groups/datagram_port.hpp"
 #include "groups/outgoing.hpp"
 
 namespace antiphon::python {
@@ -26,7 +27,8 @@ class GroupDelivery : public Task {
     ~GroupDelivery() override;
 
     // Before anything can come.
-    void start(std::shared_ptr<Registration> registration, std::shared_ptr<groups::Outgoing> all);
+    void start(std::shared_ptr<Registration> registration, std::shared_ptr<groups::Outgoing> all,
+               std::shared_ptr<groups::DatagramPort> port);  // null: it goes over nodes
     // With the interpreter's lock:
     void set_handler(Reference handler) { handler_ = std::move(handler); }
     // This member, from now on; what is sent to it waits for the first view with it.
@@ -41,7 +43,8 @@ class GroupDelivery : public Task {
     std::uint64_t handled() const override { return delivered_.load(std::memory_order_relaxed); }
 
     struct Counts {
-        std::uint64_t delivered, bytes, failed, duplicates, gaps, malformed, strangers, acknowledgements, early;
+        std::uint64_t delivered, bytes, failed, duplicates, gaps, malformed, strangers, acknowledgements, early,
+            unfinished;
     };
     Counts counts() const;
     // When something last came from there, on the clock of the core; 0: never.
@@ -79,17 +82,21 @@ class GroupDelivery : public Task {
     bool next_run();
     void begin_run();
     void deliver_run(PyObject* handler, Nanos until);
+    bool next_batch();
+    void deliver_batch(PyObject* handler, Nanos until);
     void deliver_own(PyObject* handler, Nanos until);
     void call(PyObject* handler, PyObject* member, std::string_view message);
     void report();
     void acknowledge(Sender& sender, std::uint32_t lane, bool resume);
     void end_run();
     void expire();
+    void count_unfinished();
 
     std::shared_ptr<Node> node_;
     const std::uint64_t most_bytes_;
     std::shared_ptr<Registration> registration_;
     std::shared_ptr<groups::Outgoing> all_;
+    std::shared_ptr<groups::DatagramPort> port_;
     // With the interpreter's lock:
     Reference handler_, on_error_;
     std::mutex mutex_;  // of items_ and heard_
@@ -111,12 +118,16 @@ class GroupDelivery : public Task {
     Sender* sender_ = nullptr;  // of the run that was begun
     std::uint32_t lane_ = 0;
     std::uint32_t acknowledge_every_ = 1;
+    // By datagrams: the batch that was begun, or one that waits for the view that names its sender.
+    groups::DatagramPort::Batch batch_;
+    bool batch_begun_ = false, batch_waits_ = false;
+    std::size_t batch_at_ = 0, batch_offset_ = 0;  // the next message of it
     std::vector<std::string_view> own_;
     std::vector<std::string> wrapped_;
     std::unique_ptr<window::ReceiveWindow> own_parts_;
     // Written by that thread, read by anybody.
     std::atomic<std::uint64_t> delivered_{0}, bytes_{0}, failed_{0}, duplicates_{0}, gaps_{0}, malformed_{0},
-        strangers_{0}, acknowledgements_{0}, early_count_{0};
+        strangers_{0}, acknowledgements_{0}, early_count_{0}, unfinished_{0};
 };
 
 }  // namespace antiphon::python

@@ -1,8 +1,12 @@
 #include "bindings/group_types.hpp"
 
+#include <arpa/inet.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/cast_types.hpp"
 #include "bindings/group.hpp"
 #include "bindings/node.hpp"
 
@@ -31,13 +35,32 @@ nb::bytes to_bytes(std::string_view text) { return nb::bytes(text.data(), text.s
 
 std::string_view view_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
-// (member, node, incarnation of the node, flow, least charge, flow of acknowledgements, their least charge, object)
+// As text, host:port; nothing where it goes over nodes.
+sockaddr_in address_of(const std::string& text) {
+    sockaddr_in made{};
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string::npos) return made;
+    made.sin_family = AF_INET;
+    if (inet_pton(AF_INET, text.substr(0, colon).c_str(), &made.sin_addr) != 1) return {};
+    made.sin_port = htons(static_cast<std::uint16_t>(std::strtoul(text.c_str() + colon + 1, nullptr, 10)));
+    return made;
+}
+
+std::string text_of(const sockaddr_in& address) {
+    char host[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &address.sin_addr, host, sizeof host);
+    return std::string(host) + ":" + std::to_string(ntohs(address.sin_port));
+}
+
+// (member, node, incarnation of the node, flow, least charge, flow of acknowledgements, their least charge, object,
+//  address of datagrams, bytes of their buffer)
 GroupCore::Member read_member(nb::handle from) {
     const nb::tuple fields = nb::cast<nb::tuple>(from);
     const auto member = nb::cast<std::uint64_t>(fields[0]);
     const auto node = nb::cast<std::uint16_t>(fields[1]);
     const auto incarnation = nb::cast<std::uint64_t>(fields[2]);
-    return {{member, node, incarnation, nb::cast<std::uint32_t>(fields[3]), nb::cast<std::uint32_t>(fields[4])},
+    return {{member, node, incarnation, nb::cast<std::uint32_t>(fields[3]), nb::cast<std::uint32_t>(fields[4]),
+             address_of(nb::cast<std::string>(fields[8])), nb::cast<std::size_t>(fields[9])},
             {member, node, incarnation, nb::cast<std::uint32_t>(fields[5]), nb::cast<std::uint32_t>(fields[6])},
             Reference::share(fields[7].ptr())};
 }
@@ -54,6 +77,42 @@ nb::dict lane_dict(const groups::Outgoing::Counts& counts) {
     d["window_bytes"] = counts.capacity;
     d["window_messages"] = counts.messages;
     d["receivers"] = counts.receivers;
+    d["flight"] = counts.flight;
+    d["held"] = counts.held;
+    d["cuts"] = counts.cuts;
+    return d;
+}
+
+nb::dict datagram_dict(groups::DatagramPort& port) {
+    const auto counts = port.counts();
+    const groups::DatagramSocket& socket = port.socket();
+    const auto get = [](const std::atomic<std::uint64_t>& one) { return one.load(std::memory_order_relaxed); };
+    nb::dict d;
+    d["sent"] = get(socket.sent);
+    d["sent_bytes"] = get(socket.sent_bytes);
+    d["received"] = get(socket.came);
+    d["received_bytes"] = get(socket.came_bytes);
+    d["failed"] = get(socket.failed);
+    d["gaps"] = counts.gaps;
+    d["asked"] = counts.asked;
+    d["relayed"] = counts.relayed;
+    d["refused"] = counts.refused;
+    d["duplicates"] = counts.duplicates;
+    d["malformed"] = counts.malformed;
+    d["foreign"] = counts.foreign;
+    d["strangers"] = counts.strangers;
+    d["acknowledgements"] = counts.acknowledgements;
+    d["dropped"] = counts.dropped;
+    d["held_bytes"] = counts.held_bytes;
+    d["kept"] = counts.kept;
+    d["mtu"] = port.mtu();
+    d["receive_buffer"] = socket.receive_buffer();
+    const groups::Opener::Counts opened = port.opened();
+    d["sealed"] = port.sealed_count();
+    d["opened"] = opened.opened;
+    d["unknown_key"] = opened.unknown_key;
+    d["forged"] = opened.forged + opened.malformed;
+    d["replayed"] = opened.replayed + opened.too_old;
     return d;
 }
 
@@ -73,7 +132,9 @@ nb::dict statistics(GroupCore& self) {
     d["strangers"] = counts.strangers;
     d["acknowledgements"] = counts.acknowledgements;
     d["early"] = counts.early;
+    d["unfinished"] = counts.unfinished;
     d["pending"] = self.data().queue->pending();
+    d["datagrams"] = self.port() == nullptr ? nb::none() : nb::object(datagram_dict(*self.port()));
     return d;
 }
 
@@ -133,16 +194,15 @@ void add_group_types(nb::module_& m) {
         .def(
             "__init__",
             [](GroupCore* self, NodeCore& node, std::size_t window_bytes, std::size_t window_messages,
-               std::size_t unicast_bytes, std::uint64_t capacity, bool whole, nb::handle on_error) {
-                new (self) GroupCore(node.node(),
-                                     {window_bytes, window_messages, unicast_bytes, capacity,
-                                      whole ? std::min<std::uint64_t>(groups::Outgoing::kPartBytes,
-                                                                      node.node()->options().max_message_bytes)
-                                            : node.node()->options().max_message_bytes},
-                                     shared(on_error));
+               std::size_t unicast_bytes, std::uint64_t capacity, bool whole, nb::handle on_error,
+               nb::handle datagrams) {
+                GroupCore::Options options{window_bytes, window_messages, unicast_bytes, capacity,
+                                           node.node()->options().max_message_bytes, whole, {}};
+                if (!datagrams.is_none()) options.datagrams = read_datagrams(nb::cast<nb::dict>(datagrams));
+                new (self) GroupCore(node.node(), std::move(options), shared(on_error));
             },
             "node"_a, "window_bytes"_a, "window_messages"_a, "unicast_bytes"_a, "capacity"_a,
-            "whole"_a, "on_error"_a)
+            "whole"_a, "on_error"_a, "datagrams"_a.none())
         .def("send", [](GroupCore& self, nb::handle data, std::uint64_t to, double timeout) {
             return checked(self.send(data.ptr(), to, timeout));
         }, "data"_a.none(), "to"_a, "timeout"_a)
@@ -153,11 +213,12 @@ void add_group_types(nb::module_& m) {
         }, "data"_a.none(), "to"_a)
         .def("set_handler", [](GroupCore& self, nb::handle call) { self.set_handler(shared(call)); }, "handler"_a.none())
         .def("expect", &GroupCore::expect, "self_member"_a)
-        .def("install", [](GroupCore& self, std::uint64_t member, const nb::list& members, nb::handle call) {
+        .def("install", [](GroupCore& self, std::uint64_t member, const nb::list& members, const nb::bytes& key,
+                           nb::handle call) {
             std::vector<GroupCore::Member> read;
             for (nb::handle one : members) read.push_back(read_member(one));
-            self.install(member, std::move(read), shared(call));
-        }, "self_member"_a, "members"_a, "call"_a.none())
+            self.install(member, std::move(read), view_of(key), shared(call));
+        }, "self_member"_a, "members"_a, "key"_a, "call"_a.none())
         .def("leave", &GroupCore::leave)
         .def("pause", &GroupCore::pause, "paused"_a)
         .def("tick", &GroupCore::tick)
@@ -173,6 +234,17 @@ void add_group_types(nb::module_& m) {
                 d[nb::cast(member)] = static_cast<double>(now_ns() - when) / 1e9;
             }
             return d;
+        })
+        .def("cut", [](GroupCore& self, const std::vector<std::uint16_t>& nodes) {
+            if (self.port() != nullptr) self.port()->cut({nodes.begin(), nodes.end()});
+        }, "nodes"_a)
+        .def("held_up", [](GroupCore& self) { return self.all().held_up(); })
+        .def("busy", [](GroupCore& self) { return static_cast<double>(self.busy()) / 1e9; })
+        .def_prop_ro("datagram_address", [](GroupCore& self) {
+            return self.port() == nullptr ? std::string() : text_of(self.port()->socket().local());
+        })
+        .def_prop_ro("datagram_buffer", [](GroupCore& self) {
+            return self.port() == nullptr ? std::size_t{0} : self.port()->socket().receive_buffer();
         })
         .def_prop_ro("flow", [](GroupCore& self) { return self.data().flow; })
         .def_prop_ro("least_charge", [](GroupCore& self) { return self.data().least_charge; })
@@ -204,6 +276,7 @@ void add_group_types(nb::module_& m) {
         .def_prop_ro("next", &Lane::next)
         .def_prop_ro("repeated", &Lane::repeated);
 
+    add_cast_types(m);
     nb::class_<ReceiveWindow>(m, "ReceiveCore")
         .def(nb::init<std::uint64_t>(), "most_bytes"_a)
         .def("receive", &receive, "base"_a, "first"_a, "batch"_a)

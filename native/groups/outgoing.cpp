@@ -44,7 +44,10 @@ Outgoing::Put Outgoing::try_put(std::string_view message) {
     if (!lock) return Put::busy;
     // Those who wait come first, or they might wait for ever.
     if (!open_ || closed_ || waiting_ != 0 || large(message.size())) return Put::full;
-    if (!push(tag_of(Tag::whole), message)) return Put::full;
+    if (!push(tag_of(Tag::whole), message)) {
+        full_ = true;
+        return Put::full;
+    }
     ++sent_;
     bytes_ += message.size();
     pump();
@@ -60,6 +63,7 @@ Outcome Outgoing::wait_for_room(std::unique_lock<std::mutex>& lock, std::size_t 
     while (closed_ || !open_ || !lane_.window().fits(bytes)) {
         if (!counted) ++waits_;
         counted = true;
+        full_ |= open_ && !closed_;
         const Nanos now = now_ns();
         if (closed_) outcome.code = Outcome::Code::closed;
         else if (now >= deadline) outcome.code = Outcome::Code::timeout;
@@ -83,7 +87,7 @@ Outcome Outgoing::put(std::string_view message, Nanos deadline, const Interrupte
     const std::uint32_t stream = parts ? ++streams_ : 0;
     std::size_t done = 0;
     do {
-        const std::size_t size = std::min(kPartBytes, message.size() - done);
+        const std::size_t size = std::min(part_bytes_, message.size() - done);
         Outcome outcome = wait_for_room(lock, size + 1 + sizeof(PartHead), deadline, interrupted);
         if (!outcome.ok()) {
             // Whoever has the beginning is told that there is no end.
@@ -104,6 +108,11 @@ Outcome Outgoing::put(std::string_view message, Nanos deadline, const Interrupte
 }
 
 // --- who gets them -----------------------------------------------------------------------------------
+
+void Outgoing::identify(std::uint64_t self) {
+    std::lock_guard lock(mutex_);
+    self_ = self;
+}
 
 void Outgoing::open(std::uint64_t self) {
     std::lock_guard lock(mutex_);
@@ -230,7 +239,9 @@ void Outgoing::tick() {
 void Outgoing::made_room() {
     // A full window is worth a wake-up when it has become a quarter free, not with every message.
     const window::SendWindow& window = lane_.window();
-    if (waiting_ != 0 && (window.used() * 4 <= window.capacity() * 3 || window.messages() == 0)) room_.notify_all();
+    if (window.used() * 4 > window.capacity() * 3 && window.messages() != 0) return;
+    full_ = false;
+    if (waiting_ != 0) room_.notify_all();
 }
 
 void Outgoing::acknowledged(std::uint16_t node, const Acknowledgement& word) {
@@ -245,6 +256,7 @@ bool Outgoing::settle(Nanos deadline, const Interrupted* interrupted) {
     std::unique_lock lock(mutex_);
     ++waiting_;
     bool raised = false;
+    hasten();
     while (!lane_.settled() && !closed_ && !raised && now_ns() < deadline) {
         wait_until(room_, lock, std::min(deadline, now_ns() + kLook));
         if (interrupted == nullptr) continue;
@@ -284,6 +296,15 @@ std::uint64_t Outgoing::own(std::vector<std::string_view>& raw, std::vector<std:
 void Outgoing::delivered(std::uint64_t upto) {
     std::lock_guard lock(mutex_);
     if (lane_.delivered_here(upto)) made_room();
+}
+
+std::map<std::uint64_t, double> Outgoing::held_up() {
+    std::lock_guard lock(mutex_);
+    std::map<std::uint64_t, double> seconds;
+    for (const auto& [member, since] : lane_.held_up(now_ns(), full_)) {
+        seconds.emplace(member, static_cast<double>(since) / kSecond);
+    }
+    return seconds;
 }
 
 Outgoing::Counts Outgoing::counts() {

@@ -6,6 +6,8 @@
 // the window, and a batch lies in memory once for all of them.
 #pragma once
 
+#include <netinet/in.h>
+
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -26,6 +28,9 @@ struct Route {
     std::uint16_t node;
     std::uint64_t incarnation;  // of the node
     std::uint32_t flow, least_charge;
+    // Where datagrams are by the way it is reached, and the bytes of its socket's buffer.
+    sockaddr_in datagrams{};
+    std::size_t buffer = 0;
 };
 
 class Outgoing : public Pump {
@@ -35,8 +40,9 @@ class Outgoing : public Pump {
     static constexpr std::size_t kPartBytes = 16 << 10;
 
     // `deliver`: notified of messages that this member gets itself; null where it does not. It outlives this.
-    Outgoing(std::shared_ptr<Node> node, LaneKind kind, std::size_t bytes, std::size_t messages, Task* deliver)
-        : Pump(std::move(node)), kind_(kind), lane_(bytes, messages), deliver_(deliver) {
+    Outgoing(std::shared_ptr<Node> node, LaneKind kind, std::size_t bytes, std::size_t messages, Task* deliver,
+             std::size_t part_bytes = kPartBytes)
+        : Pump(std::move(node)), kind_(kind), part_bytes_(part_bytes), lane_(bytes, messages), deliver_(deliver) {
         if (deliver_ != nullptr) lane_.deliver_here(true);
     }
 
@@ -47,16 +53,17 @@ class Outgoing : public Pump {
     Outcome put(std::string_view message, Nanos deadline, const Interrupted* interrupted);
 
     // Who we are now, and whether anything can be sent: sends wait while it cannot.
+    void identify(std::uint64_t self);
     void open(std::uint64_t self);
     void shut();
     void close();  // for good: whoever waits wakes
-    void add(const Route& route);
-    void remove(std::uint64_t member);
-    void remove_all();
+    virtual void add(const Route& route);
+    virtual void remove(std::uint64_t member);
+    virtual void remove_all();
     // From the node of that member, or it does not count.
     void acknowledged(std::uint16_t node, const Acknowledgement& word);
     // From time to time: what could not go is tried again, and whoever is silent is asked.
-    void tick();
+    virtual void tick();
     // May block: until everybody has everything, or the deadline.
     bool settle(Nanos deadline, const Interrupted* interrupted);
 
@@ -70,11 +77,16 @@ class Outgoing : public Pump {
 
     struct Counts {
         std::uint64_t sent, bytes, repeated, waits, batches, used, capacity, receivers, messages, probes;
+        // By datagrams only: what may be under way, how often that has held the sender up, or was cut.
+        std::uint64_t flight = 0, held = 0, cuts = 0;
     };
-    Counts counts();
-    bool large(std::size_t size) const { return size > kPartBytes; }
+    virtual Counts counts();
+    // Members for which senders wait, and seconds: the window has had no room since a sender wanted some, and
+    // they are the furthest behind and have acknowledged nothing. Asked from time to time.
+    std::map<std::uint64_t, double> held_up();
+    bool large(std::size_t size) const { return size > part_bytes_; }
 
-   private:
+   protected:
     struct Target {
         Peer& peer;
         OutFlow& flow;
@@ -83,7 +95,8 @@ class Outgoing : public Pump {
     };
     // All with the mutex.
     bool push(std::string_view head, std::string_view body, bool reserved = false);
-    bool pump();  // false: somebody is behind, and watched
+    virtual bool pump();  // false: somebody is behind, and watched
+    virtual void hasten() {}  // somebody waits until everybody has everything
     bool pump_one(std::uint64_t member, Target& target, window::Lane::Receiver& receiver);
     Attempt send_batch(std::uint64_t member, Target& target, window::Lane::Receiver& receiver, std::uint64_t end,
                        std::size_t& taken);
@@ -92,6 +105,7 @@ class Outgoing : public Pump {
                           const Interrupted* interrupted);
 
     const LaneKind kind_;
+    const std::size_t part_bytes_;
     std::mutex mutex_;
     std::condition_variable room_;
     int waiting_ = 0;
@@ -101,6 +115,7 @@ class Outgoing : public Pump {
     std::vector<std::uint32_t> lengths_;
     std::uint64_t self_ = 0;
     bool open_ = false, closed_ = false;
+    bool full_ = false;  // a sender found no room, and not a quarter of it has come free since
     std::uint32_t streams_ = 0;
     std::uint64_t sent_ = 0, bytes_ = 0, waits_ = 0, batches_ = 0, probes_ = 0;
 };

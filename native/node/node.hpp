@@ -187,6 +187,7 @@ class Node {
     std::string address();
     const NodeOptions& options() const { return options_; }
     Scheduler& scheduler() { return scheduler_; }
+    Selector& selector() { return selector_; }
     Timers& timers() { return timers_; }
 
     // --- registrations ---------------------------------------------------------------------------

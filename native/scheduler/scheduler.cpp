@@ -293,8 +293,9 @@ Scheduler::Blocked::Blocked() : scheduler_(current_) {
 Scheduler::Blocked::~Blocked() {
     if (scheduler_ == nullptr) return;
     std::lock_guard lock(scheduler_->mutex_);
+    const Nanos now = now_ns();
+    worker_->resumed = now;
     if (worker_->charged) {
-        const Nanos now = now_ns();
         scheduler_->engage(1, now);
         worker_->away += now;
     }
@@ -376,6 +377,14 @@ Nanos Scheduler::longest_slice() {
         if (worker.task != nullptr) longest = std::max(longest, now - worker.since);
     }
     return longest;
+}
+
+Nanos Scheduler::running_for(const Task& task) {
+    std::lock_guard lock(mutex_);
+    for (const Worker& worker : workers_) {
+        if (worker.task == &task) return worker.blocked ? 0 : now_ns() - std::max(worker.since, worker.resumed);
+    }
+    return 0;
 }
 
 int Scheduler::thread_count() {

@@ -141,6 +141,9 @@ class Scheduler {
 
     // How long the slice that runs longest has been running; zero when none is.
     Nanos longest_slice();
+    // How long the task has been in the slice that it is in, or has gone on since it last waited in one of our
+    // own calls there; zero when it is in none, or waits so now.
+    Nanos running_for(const Task& task);
     int thread_count();
     std::uint64_t slices() const { return slices_.load(std::memory_order_relaxed); }
     std::uint64_t spares_refused() const { return refused_.load(std::memory_order_relaxed); }
@@ -150,6 +153,7 @@ class Scheduler {
         std::thread thread;
         Task* task = nullptr;
         Nanos since = 0;
+        Nanos resumed = 0;  // since when it has not waited in one of our own calls
         std::condition_variable wake;
         bool blocked = false;
         bool gone = false;

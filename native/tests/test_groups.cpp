@@ -349,6 +349,33 @@ TEST("what was under way when a connection broke comes on the next one") {
     for (std::uint64_t i = 0; i < count; ++i) CHECK(got[i] == message(0, i, 500));
 }
 
+TEST("whoever holds up a full window is told, and nobody else, until it goes on") {
+    Person a(1, "unix", 64 << 10), b(2, "unix", 64 << 10), c(3, "unix", 64 << 10);
+    a.meet(b);
+    a.meet(c);
+    a.add(b);
+    a.add(c);
+    CHECK(send(a, "to all"));
+    CHECK(settle(a));
+    CHECK(a.all->held_up().empty());
+    b.paused = true;
+    // Behind, but nobody waits for it.
+    CHECK(send(a, "kept"));
+    CHECK(check::soon([&] { return c.from(a).size() == 2; }));
+    CHECK(a.all->held_up().empty());
+    while (a.all->try_put(std::string(4000, 'x')) != Outgoing::Put::full) continue;
+    CHECK(check::soon([&] { return a.all->held_up().size() == 1; }));
+    CHECK(a.all->held_up().contains(b.life));
+    CHECK(check::soon([&] {
+        const auto held = a.all->held_up();
+        return held.size() == 1 && held.at(b.life) > 0.1;
+    }));
+    b.paused = false;
+    b.node->scheduler().notify(b);
+    CHECK(settle(a));
+    CHECK(a.all->held_up().empty());
+}
+
 TEST("a word of a stranger, or of another life, changes nothing") {
     Person a(1, "unix", 64 << 10), b(2, "unix", 64 << 10);
     a.meet(b);

@@ -259,6 +259,36 @@ TEST("a slice that overruns lets another thread in") {
     CHECK(scheduler.stop(kNever));
 }
 
+TEST("a slice tells how long it has gone on since it last waited in one of our own calls") {
+    Scheduler scheduler(2, 8, {});
+    Gate waits, works;
+    std::atomic<bool> waiting{false}, working{false};
+    Calling task([&](Nanos) {
+        {
+            Scheduler::Blocked blocked;
+            waiting.store(true);
+            waits.wait();
+        }
+        working.store(true);
+        works.wait();
+        return false;
+    });
+    Calling other([](Nanos) { return false; });
+    CHECK_EQUAL(scheduler.running_for(task), 0);
+    scheduler.notify(task);
+    CHECK(check::soon([&] { return waiting.load(); }));
+    const Nanos waited = now_ns();
+    CHECK_EQUAL(scheduler.running_for(task), 0);
+    waits.open();
+    CHECK(check::soon([&] { return working.load(); }));
+    CHECK(scheduler.running_for(task) <= now_ns() - waited);
+    CHECK(check::soon([&] { return scheduler.running_for(task) > 20 * kMillisecond; }));
+    CHECK_EQUAL(scheduler.running_for(other), 0);
+    works.open();
+    CHECK(check::soon([&] { return scheduler.running_for(task) == 0; }));
+    CHECK(scheduler.stop(kNever));
+}
+
 TEST("every slice that overruns lets one more thread in") {
     Scheduler scheduler(4, 8, {});
     Gate gate;

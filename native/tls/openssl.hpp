@@ -1,5 +1,5 @@
-// OpenSSL 3, loaded when a node first needs it. Its headers are not needed to build, and a program
-// without TLS needs no OpenSSL at all. The names and the numbers below are part of its stable ABI.
+// OpenSSL 3, loaded when something first needs it. Its headers are not needed to build, and a program
+// without TLS and sealed datagrams needs no OpenSSL at all. The names and the numbers below are part of its stable ABI.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,9 @@ struct SSL_CIPHER;
 struct SSL_METHOD;
 struct X509;
 struct EVP_MD;
+struct EVP_CIPHER;
+struct EVP_CIPHER_CTX;
+struct ENGINE;
 struct BIO;
 struct BIO_METHOD;
 
@@ -85,7 +88,17 @@ using Verify = int (*)(int, void*);
     F(OPENSSL_sk_value, void*, (const void*, int))                       \
     F(GENERAL_NAMES_free, void, (void*))                                 \
     F(ASN1_STRING_get0_data, const unsigned char*, (const void*))        \
-    F(ASN1_STRING_length, int, (const void*))
+    F(ASN1_STRING_length, int, (const void*))                            \
+    F(EVP_CIPHER_CTX_new, EVP_CIPHER_CTX*, ())                           \
+    F(EVP_CIPHER_CTX_free, void, (EVP_CIPHER_CTX*))                      \
+    F(EVP_CIPHER_CTX_ctrl, int, (EVP_CIPHER_CTX*, int, int, void*))      \
+    F(EVP_aes_256_gcm, const EVP_CIPHER*, ())                            \
+    F(EVP_EncryptInit_ex, int, (EVP_CIPHER_CTX*, const EVP_CIPHER*, ENGINE*, const unsigned char*, const unsigned char*)) \
+    F(EVP_EncryptUpdate, int, (EVP_CIPHER_CTX*, unsigned char*, int*, const unsigned char*, int)) \
+    F(EVP_EncryptFinal_ex, int, (EVP_CIPHER_CTX*, unsigned char*, int*)) \
+    F(EVP_DecryptInit_ex, int, (EVP_CIPHER_CTX*, const EVP_CIPHER*, ENGINE*, const unsigned char*, const unsigned char*)) \
+    F(EVP_DecryptUpdate, int, (EVP_CIPHER_CTX*, unsigned char*, int*, const unsigned char*, int)) \
+    F(EVP_DecryptFinal_ex, int, (EVP_CIPHER_CTX*, unsigned char*, int*))
 
 struct OpenSsl {
 #define ANTIPHON_DECLARE(name, result, arguments) result(*name) arguments = nullptr;

@@ -6,7 +6,7 @@ namespace antiphon::window {
 
 void Lane::add(std::uint64_t member) {
     const std::uint64_t next = window_.next();
-    receivers_.try_emplace(member, Receiver{next, next, next});
+    receivers_.try_emplace(member, Receiver{.base = next, .next = next, .acked = next});
 }
 
 bool Lane::remove(std::uint64_t member) { return receivers_.erase(member) != 0 && release(); }
@@ -41,6 +41,22 @@ bool Lane::quiet(Receiver& receiver) {
     const bool silent = receiver.acked < receiver.next && receiver.acked == receiver.seen;
     receiver.seen = receiver.acked;
     return silent;
+}
+
+std::map<std::uint64_t, Nanos> Lane::held_up(Nanos now, bool full) {
+    std::map<std::uint64_t, Nanos> since;
+    for (auto& [member, receiver] : receivers_) {
+        if (!full || receiver.acked != window_.first()) {
+            receiver.held_since = 0;
+            continue;
+        }
+        if (receiver.held_since == 0 || receiver.held != receiver.acked) {
+            receiver.held = receiver.acked;
+            receiver.held_since = now;
+        }
+        since.emplace(member, now - receiver.held_since);
+    }
+    return since;
 }
 
 void Lane::deliver_here(bool here) {

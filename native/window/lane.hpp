@@ -13,6 +13,7 @@
 #include <map>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "window/send_window.hpp"
 
 namespace antiphon::window {
@@ -27,6 +28,9 @@ class Lane {
         std::uint64_t acked;  // what it has, up to here
         std::uint64_t session = 0;
         std::uint64_t seen = 0;  // acked, at the last look
+        // What it had acknowledged when it began to hold up others, and when that was; 0: it does not.
+        std::uint64_t held = 0;
+        Nanos held_since = 0;
     };
 
     SendWindow& window() { return window_; }
@@ -49,6 +53,9 @@ class Lane {
     // Asked from time to time: whether to ask it how far it is, because it has been silent since the
     // last time although something is not acknowledged.
     bool quiet(Receiver& receiver);
+    // Asked from time to time, and whether senders wait for room: those for which they wait, and how long. They
+    // are the furthest behind, and have acknowledged nothing in that time.
+    std::map<std::uint64_t, Nanos> held_up(Nanos now, bool full);
     // Everybody has everything.
     bool settled() const { return window_.messages() == 0; }
 

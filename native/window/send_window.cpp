@@ -1,14 +1,13 @@
 #include "window/send_window.hpp"
 
 #include <algorithm>
-#include <bit>
 
 namespace antiphon::window {
 
 SendWindow::SendWindow(std::size_t bytes, std::size_t messages)
     : bytes_(bytes + kReservedBytes),
       memory_(new char[bytes + kReservedBytes]),
-      ends_(std::bit_ceil(messages + kReservedMessages)),
+      ends_(most_messages(messages)),
       mask_(ends_.size() - 1) {}
 
 bool SendWindow::append(std::string_view head, std::string_view body, bool reserved) {

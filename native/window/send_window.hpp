@@ -3,6 +3,7 @@
 // No clock, no socket and no thread in here, and no lock: whoever uses it has one.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,6 +39,9 @@ class SendWindow {
     Pieces bytes(std::uint64_t from, std::uint64_t to) const;
     // Everything before this number goes.
     void release(std::uint64_t upto);
+
+    // That it may hold in fact, when it was made for so many.
+    static constexpr std::size_t most_messages(std::size_t messages) { return std::bit_ceil(messages + kReservedMessages); }
 
     static constexpr std::size_t kReservedBytes = 4096, kReservedMessages = 64;
 

@@ -86,7 +86,7 @@ def test_the_stack_is_drawn_without_joining(channel: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["lounge", "--stack", "udp"], "no UDP transport yet"),
+        (["lounge", "--stack", "sctp"], "one of paper-tcp"),
         (["lounge", "--discover", "ftp://x"], "discover 'ftp://x'"),
     ],
 )

@@ -593,7 +593,9 @@ def test_a_minority_may_not_send(party: Party) -> None:
         lambda: Group("x", discover="ftp://somewhere"),
         lambda: Group("x", discover=7),  # type: ignore[arg-type]
         lambda: Group("x", discover="dns://nowhere"),
-        lambda: Group("x", stack="udp"),
+        lambda: Group("x", stack="sctp"),
+        lambda: Group("x", config=GroupConfig(ttl=3)),
+        lambda: GroupConfig(multicast="10.0.0.1:7600"),
         lambda: Group("x", stack=[]),
     ],
 )

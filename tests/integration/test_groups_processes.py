@@ -11,109 +11,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.testing import Child, Control, Network
+from antiphon.testing import Network
+
+from .group_members import Crowd, ask, until
 
 pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 120)
-
-
-def member(
-    control: Control,
-    group: str,
-    number: int,
-    listen: str | None = None,
-    discover: list[str] | None = None,
-    secret: str | None = None,
-) -> None:
-    """Joins, tells every view, and does as it is told."""
-    import struct
-    import threading
-    import time
-
-    import antiphon
-
-    next_from: dict[str, int] = {}
-    wrong: list[str] = []
-    counted = threading.Condition()
-
-    def take(source: antiphon.Member, data: bytes) -> None:
-        (sent,) = struct.unpack_from("<Q", data)
-        with counted:
-            expected = next_from.get(source.name)
-            if expected is not None and sent != expected:
-                wrong.append(f"{source.name}: {sent} instead of {expected}")
-            next_from[source.name] = sent + 1
-            counted.notify_all()
-
-    node = None
-    if listen is not None:
-        node = antiphon.Node(listen=listen, secret=secret)
-        node.start()
-    one = antiphon.Group(
-        group, node=node, discover=discover or "local://", member_name=f"m{number}"
-    )
-    one.on_message(take)
-
-    @one.on_view
-    def seen(view: antiphon.View) -> None:
-        control.tell(
-            "view",
-            id=view.id,
-            members=[other.name for other in view.members],
-            crashed=[other.name for other in view.crashed],
-            at=time.monotonic(),
-        )
-
-    with one:
-        control.tell("joined", address=one.node.address, took=time.monotonic())
-        sent = 0
-        while True:
-            order = control.hear()
-            if order["order"] == "send":
-                for _ in range(order["count"]):
-                    one.send(struct.pack("<Q", sent) + bytes(order.get("size", 100)), timeout=60)
-                    sent += 1
-                control.tell("sent", count=sent)
-            elif order["order"] == "count":
-                until = time.monotonic() + 40
-                with counted:
-                    while time.monotonic() < until and any(
-                        next_from.get(name, 0) < at for name, at in order["wanted"].items()
-                    ):
-                        counted.wait(1.0)
-                    control.tell("counted", got=dict(next_from), wrong=list(wrong))
-            elif order["order"] == "leave":
-                break
-    control.tell("left")
-
-
-class Crowd:
-    """Processes of one group, and the views that they tell."""
-
-    def __init__(self, stack: ExitStack, name: str) -> None:
-        self._stack = stack
-        self.name = name
-        self.members: list[Child] = []
-
-    def start(self, **options: Any) -> Child:
-        number = len(self.members)
-        child = Child(member, group=self.name, number=number, **options)
-        self._stack.enter_context(child)
-        self.members.append(child)
-        return child
-
-    def wait_for(
-        self, child: Child, done: Callable[[dict[str, Any]], bool], timeout: float = 40.0
-    ) -> dict[str, Any]:
-        """The first view of that kind that it tells."""
-        until = time.monotonic() + timeout
-        while True:
-            fact = child.hear(max(0.1, until - time.monotonic()), "a view")
-            if fact["event"] == "view" and done(fact):
-                return fact
-
-    def all_see(self, size: int, timeout: float = 40.0) -> None:
-        for child in self.members:
-            self.wait_for(child, lambda view: len(view["members"]) == size, timeout)
 
 
 @pytest.fixture
@@ -177,7 +79,7 @@ def test_everybody_gets_everything_in_order(crowd: Crowd, count: Callable[[int, 
     for child in crowd.members:
         child.tell("count", wanted={f"m{number}": many for number in range(4)})
     for child in crowd.members:
-        counted = _until(child, "counted")
+        counted = until(child, "counted")
         assert counted["wrong"] == []
         assert counted["got"] == {f"m{number}": many for number in range(4)}
 
@@ -193,22 +95,64 @@ def test_survivors_of_a_killed_sender_have_no_gaps(
             again.all_see(3)
             again.members[2].tell("send", count=10_000_000)
             again.members[0].tell("count", wanted={"m2": 1000})
-            assert _until(again.members[0], "counted")["wrong"] == []
+            assert until(again.members[0], "counted")["wrong"] == []
             again.members[2].kill()
             for child in again.members[:2]:
                 again.wait_for(child, without("m2"))
                 child.tell("send", count=10)
             for child in again.members[:2]:
                 child.tell("count", wanted={"m0": 10, "m1": 10})
-                assert _until(child, "counted")["wrong"] == []
+                assert until(child, "counted")["wrong"] == []
 
 
-def _until(child: Child, event: str) -> dict[str, Any]:
-    until = time.monotonic() + 100
-    while True:
-        fact = child.hear(max(0.1, until - time.monotonic()), event)
-        if fact["event"] == event:
-            return fact
+def test_coordinator_and_next_leave_together(crowd: Crowd) -> None:
+    crowd.start_in_turn(4)
+    for child in crowd.members[:2]:
+        child.tell("leave")
+    for child in crowd.members[:2]:
+        until(child, "left")
+    for child in crowd.members[2:]:
+        view = crowd.wait_for(child, lambda view: view["members"] == ["m2", "m3"])
+        assert view["crashed"] == []
+
+
+def test_the_first_half_leaves(crowd: Crowd) -> None:
+    crowd.start_in_turn(6)
+    for child in crowd.members[:3]:
+        child.tell("leave")
+    for child in crowd.members[3:]:
+        view = crowd.wait_for(child, lambda view: view["members"] == ["m3", "m4", "m5"])
+        assert view["crashed"] == []
+    for child in crowd.members[3:]:
+        child.tell("send", count=10)
+    for child in crowd.members[3:]:
+        counted = ask(child, "count", "counted", wanted={"m3": 10, "m4": 10, "m5": 10})
+        assert counted["wrong"] == []
+
+
+def test_a_huge_message_whose_sender_is_killed_comes_to_nobody_and_harms_nothing(
+    crowd: Crowd,
+) -> None:
+    crowd.start_in_turn(3)
+    first, second, sender = crowd.members
+    # One that hangs keeps the window full: so the message is under way when its sender dies.
+    ask(second, "hang", "ready")
+    ask(sender, "send", "sent", count=1)
+    assert ask(second, "hangs", "hangs")["so"]
+    sender.tell("send", count=1, size=60_000_000)
+    assert ask(first, "count", "counted", wanted={"m2": 1})["got"] == {"m2": 1}
+    deadline = time.monotonic() + 60
+    while ask(first, "statistics", "statistics")["unfinished"] == 0:
+        assert time.monotonic() < deadline
+    sender.kill()
+    second.tell("go on")
+    for child in (first, second):
+        crowd.wait_for(child, without("m2"))
+        child.tell("send", count=10)
+    for child in (first, second):
+        counted = ask(child, "count", "counted", wanted={"m0": 10, "m1": 10})
+        assert counted == {**counted, "got": {"m0": 10, "m1": 10, "m2": 1}, "wrong": []}
+        assert ask(child, "statistics", "statistics")["unfinished"] == 0
 
 
 @pytest.mark.needs("netns")

@@ -35,8 +35,8 @@ def group(
 ) -> None:
     """All members send to all, as much as goes: deliveries per second, own ones included.
 
-    Ours over TCP on the loopback, and JGroups from libjgroups-java beside it in the same run, in
-    turn. The ratio is of the medians.
+    Ours over TCP on the loopback (over UDP: --peers antiphon-udp and others), and JGroups from
+    libjgroups-java beside it in the same run, in turn. The ratio is of the medians.
 
     Example: antiphon bench group --members 2,4 --size 1000 --peers jgroups-tcp
     """

@@ -24,7 +24,9 @@ def group(
         list[str] | None,
         typer.Option(help="How members are found; several may be given. Default: local://"),
     ] = None,
-    stack: Annotated[str, typer.Option(help="tcp, or paper-tcp.")] = "tcp",
+    stack: Annotated[
+        str, typer.Option(help="tcp, udp, udp-flow, udp-fc, or paper- and one of them.")
+    ] = "tcp",
     secret_file: SecretFile = None,
     member_name: Annotated[
         str | None, typer.Option("--as", help="What the others call this member.")

@@ -9,12 +9,18 @@ from typing import Any, Final, Self
 
 from antiphon import settings
 from antiphon.errors import ConfigError
+from antiphon.groups.layers.credit_flow import CreditFlow
 from antiphon.groups.layers.discovery import Discovery
 from antiphon.groups.layers.failure import FailureDetection
 from antiphon.groups.layers.fifo import Fifo
 from antiphon.groups.layers.fragmentation import Fragmentation
 from antiphon.groups.layers.membership import Membership
+from antiphon.groups.layers.negative_ack import NegativeAck
+from antiphon.groups.layers.reactive_flow import ReactiveFlow
+from antiphon.groups.layers.stability import Stability
 from antiphon.groups.layers.tcp import Tcp
+from antiphon.groups.layers.udp import Udp
+from antiphon.groups.layers.unicast import Unicast
 from antiphon.groups.protocol import Layer, check
 
 __all__ = ["GroupConfig"]
@@ -28,7 +34,7 @@ _SECONDS: Final = (
     "leave_timeout",
     "merge_interval",
 )
-_NOT_YET: Final = ("udp", "udp-flow", "udp-fc", "paper-udp", "paper-udp-flow", "paper-udp-fc")
+_UDP_ONLY: Final = ("multicast", "interface", "ttl", "mtu", "receive_buffer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,17 @@ class GroupConfig:
     """``fixed``: silence of ``failure_timeout``; ``phi``: also silence that is improbable, going by
     the member's own rhythm."""
 
+    stuck_after: float = 10.0
+    """Seconds that a member's application may be at one message before the others call it stuck:
+    a warning in the log, and `Group.stuck`. 0: never."""
+
+    evict_stuck: bool = False
+    """Whether a member that is stuck is put out. It joins again when its handler has returned."""
+
+    stability_timeout: float = 20.0
+    """Seconds that senders wait for a member that acknowledges nothing while their window is full,
+    before it is put out. 0: never; they wait, and time out."""
+
     discovery_timeout: float = 1.0
     """Seconds that others that do not answer are waited for before a member is a group alone."""
 
@@ -76,7 +93,23 @@ class GroupConfig:
     """The same for what was sent to one member alone."""
 
     capacity: int = 65536
-    """Messages that may wait at a member; beyond it those who send to it wait."""
+    """Messages that may wait at a member; beyond it those who send to it wait. Over UDP the
+    senders' windows are the bound."""
+
+    multicast: str = ""
+    """UDP: where the group's datagrams go, such as ``239.1.2.3:7600``; empty: by its name."""
+
+    interface: str = ""
+    """UDP: the address or the name of the network interface; empty: that of the node."""
+
+    ttl: int = 1
+    """UDP: how far datagrams go; 1 is this network."""
+
+    mtu: int = 0
+    """UDP: bytes of a datagram; 0: what the interface takes, at most 32 KiB."""
+
+    receive_buffer: int = 8 << 20
+    """UDP: bytes that the kernel is asked for, for each of the two sockets."""
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
@@ -100,8 +133,20 @@ class GroupConfig:
                 setting="failure_timeout",
                 value=self.failure_timeout,
             )
-        if not isinstance(self.primary, bool):
-            raise ConfigError("primary is True or False", setting="primary", value=self.primary)
+        for name in ("stuck_after", "stability_timeout"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not (value == 0 or 0.01 <= value <= 3600):
+                raise ConfigError(
+                    f"{name} is {value!r}; it must be a number of seconds from 0.01 to 3600, or 0 "
+                    "for never",
+                    setting=name,
+                    value=value,
+                )
+        for name in ("primary", "evict_stuck"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} is True or False", setting=name, value=value)
         for name, low, high in (
             ("window_bytes", 1 << 16, 1 << 30),
             ("unicast_bytes", 1 << 16, 1 << 30),
@@ -115,18 +160,85 @@ class GroupConfig:
                     setting=name,
                     value=value,
                 )
+        if self.evict_stuck and not self.stuck_after:
+            raise ConfigError(
+                "evict_stuck puts out who is stuck, and with stuck_after=0 nobody is; give the "
+                "seconds",
+                setting="evict_stuck",
+                value=self.evict_stuck,
+            )
         FailureDetection(detector=self.detector)
+        _transport(self)
 
 
 def _tcp(config: GroupConfig) -> list[Layer]:
     return [
         Tcp(),
+        *_membership(config),
+        Fifo(window_bytes=config.window_bytes, unicast_bytes=config.unicast_bytes),
+        Stability(timeout=config.stability_timeout),
+        Fragmentation(),
+    ]
+
+
+def _transport(config: GroupConfig) -> Udp:
+    return Udp(
+        address=config.multicast,
+        interface=config.interface,
+        ttl=config.ttl,
+        mtu=config.mtu,
+        receive_buffer=config.receive_buffer,
+    )
+
+
+def _udp(config: GroupConfig) -> list[Layer]:
+    return [
+        _transport(config),
+        *_membership(config),
+        NegativeAck(window_bytes=config.window_bytes),
+        Stability(timeout=config.stability_timeout),
+        Unicast(window_bytes=config.unicast_bytes),
+        Fragmentation(),
+    ]
+
+
+def _udp_flow(config: GroupConfig) -> list[Layer]:
+    return [*_udp(config), ReactiveFlow()]
+
+
+def _udp_credit(config: GroupConfig) -> list[Layer]:
+    return [*_udp(config), CreditFlow()]
+
+
+def _paper_udp(config: GroupConfig) -> list[Layer]:
+    return [
+        _transport(config),
+        *_membership(config),
+        NegativeAck(window_bytes=config.window_bytes, first=3.0, again=3.0, most=3.0),
+        Stability(seconds=10.0, timeout=config.stability_timeout),
+        Unicast(window_bytes=config.unicast_bytes, first=5.0),
+        Fragmentation(),
+    ]
+
+
+def _paper_udp_flow(config: GroupConfig) -> list[Layer]:
+    return [*_paper_udp(config), ReactiveFlow()]
+
+
+def _paper_udp_credit(config: GroupConfig) -> list[Layer]:
+    return [*_paper_udp(config), CreditFlow(credits=200_000, least=5_200)]
+
+
+def _membership(config: GroupConfig) -> list[Layer]:
+    return [
         Discovery(),
         FailureDetection(
             heartbeat=config.heartbeat,
             timeout=config.failure_timeout,
             verify=config.verify_timeout,
             detector=config.detector,
+            stuck=config.stuck_after,
+            evict_stuck=config.evict_stuck,
         ),
         Membership(
             discovery=config.discovery_timeout,
@@ -135,8 +247,6 @@ def _tcp(config: GroupConfig) -> list[Layer]:
             merge=config.merge_interval,
             primary=config.primary,
         ),
-        Fifo(window_bytes=config.window_bytes, unicast_bytes=config.unicast_bytes),
-        Fragmentation(),
     ]
 
 
@@ -150,7 +260,26 @@ PAPER_TCP: Final = {
 }
 """What the stack of the measurements of 2004 had, as far as it has a counterpart here."""
 
-STACKS: Final[dict[str, Callable[[GroupConfig], list[Layer]]]] = {"tcp": _tcp, "paper-tcp": _tcp}
+PAPER_UDP: Final = {**PAPER_TCP, "join_timeout": 5.0, "ttl": 32}
+"""The same for its stacks over UDP; the times of their layers are in the layers."""
+
+PAPERS: Final[dict[str, dict[str, Any]]] = {
+    "paper-tcp": PAPER_TCP,
+    "paper-udp": PAPER_UDP,
+    "paper-udp-flow": PAPER_UDP,
+    "paper-udp-fc": PAPER_UDP,
+}
+
+STACKS: Final[dict[str, Callable[[GroupConfig], list[Layer]]]] = {
+    "tcp": _tcp,
+    "udp": _udp,
+    "udp-flow": _udp_flow,
+    "udp-fc": _udp_credit,
+    "paper-tcp": _tcp,
+    "paper-udp": _paper_udp,
+    "paper-udp-flow": _paper_udp_flow,
+    "paper-udp-fc": _paper_udp_credit,
+}
 
 
 def make_stack(
@@ -158,27 +287,30 @@ def make_stack(
 ) -> tuple[tuple[Layer, ...], GroupConfig, str]:
     """The layers, the settings that hold, and a name. Raises `ConfigError`."""
     if isinstance(stack, str):
-        if stack in _NOT_YET:
-            raise ConfigError(
-                f"stack {stack!r}: there is no UDP transport yet; use 'tcp'",
-                setting="stack",
-                value=stack,
-            )
         if stack not in STACKS:
             raise ConfigError(
                 f"stack {stack!r}: one of {', '.join(sorted(STACKS))}, or a list of layers",
                 setting="stack",
                 value=stack,
             )
-        if stack == "paper-tcp":
-            given = GroupConfig() if config is None else config
-            clash = [name for name in PAPER_TCP if getattr(given, name) != _default(name)]
+        if "udp" not in stack and config is not None:
+            clash = [name for name in _UDP_ONLY if getattr(config, name) != _default(name)]
             if clash:
                 raise ConfigError(
-                    f"stack 'paper-tcp' sets {', '.join(clash)} itself; take 'tcp' to choose",
+                    f"{clash[0]} is for stacks over UDP; stack {stack!r} has no use for it",
                     setting=clash[0],
                 )
-            used = GroupConfig(**{**_as_dict(given), **PAPER_TCP})
+        paper = PAPERS.get(stack)
+        if paper is not None:
+            given = GroupConfig() if config is None else config
+            clash = [name for name in paper if getattr(given, name) != _default(name)]
+            if clash:
+                raise ConfigError(
+                    f"stack {stack!r} sets {', '.join(clash)} itself; take "
+                    f"{stack.removeprefix('paper-')!r} to choose",
+                    setting=clash[0],
+                )
+            used = GroupConfig(**{**_as_dict(given), **paper})
         else:
             used = GroupConfig.load() if config is None else config
         return tuple(STACKS[stack](used)), used, stack

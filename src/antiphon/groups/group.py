@@ -26,15 +26,20 @@ from typing_extensions import Buffer
 from antiphon._core import GroupCore
 from antiphon.errors import AntiphonError, Closed, ConfigError, NotPrimary, PeerUnreachable
 from antiphon.groups.config import GroupConfig, make_stack
+from antiphon.groups.core import make_core
+from antiphon.groups.datagrams import by_datagrams, layer_counts, with_encryption
 from antiphon.groups.drawing import draw
 from antiphon.groups.finding import find_by, is_wildcard
+from antiphon.groups.hanging import Hanging
 from antiphon.groups.messages import Control, Find, Join, encode
 from antiphon.groups.port import KIND, port_of
 from antiphon.groups.protocol import (
+    Busy,
     Contact,
     Contacts,
     Disconnected,
     Heard,
+    HeldUp,
     Installed,
     JoinGroup,
     Layer,
@@ -45,6 +50,7 @@ from antiphon.groups.protocol import (
     Send,
     Signal,
     Stack,
+    Stuck,
 )
 from antiphon.groups.reading import Reading
 from antiphon.groups.statistics import GroupStatistics, make_statistics
@@ -67,7 +73,6 @@ ViewHandler = TypeVar("ViewHandler", bound=Callable[[View], Any])
 _TICK = 0.05
 _OUTBOX = 64
 _FIRST_VIEW = 30.0
-_MESSAGES = 65536
 _NAME = 128
 
 
@@ -76,8 +81,8 @@ class Group(Owner):
 
     Whoever gives the same name and finds the others by ``discover`` is in one group: one way or a
     list of them; ``local://`` is this machine and user, with nothing to configure. ``stack`` is
-    ``"tcp"``, or a list of layers. The group owns a node, or shares ``node``; ``secret`` and
-    ``tls`` are of the node.
+    ``"tcp"``, ``"udp"``, ``"udp-flow"``, ``"udp-fc"``, or a list of layers. The group owns a node,
+    or shares ``node``; ``secret`` and ``tls`` are of the node.
     ``with group:`` joins, returns with the first view, and leaves at the end.
 
     Every member gets what a member sends to all, the sender included, in the order in which it was
@@ -114,7 +119,16 @@ class Group(Owner):
         self.node = self._finding.node
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        try:
+            layers = with_encryption(layers, self.node, isinstance(stack, str))
+        except ConfigError:
+            self._finding.close()
+            raise
         self._stack = Stack(layers, random.SystemRandom())
+        self._encryption: Any = self._stack.find("encryption")
+        self._by_datagrams = by_datagrams(self._stack)
+        self._to_one = not self._by_datagrams or self._stack.find("unicast") is not None
+        self._wire_name = f"{name}\0udp" if self._by_datagrams else name
         self._member_name = member_name or f"{socket.gethostname()}-{os.getpid()}"
         self._port = port_of(self.node)
         self._core: GroupCore | None = None
@@ -128,6 +142,7 @@ class Group(Owner):
         self._contacts: tuple[Contact, ...] = ()
         self._peers: dict[int, str] = {}
         self._outbox: dict[int, deque[bytes]] = {}
+        self._hanging = Hanging(name)
         self._timer = make_timer(self.node, _TICK, self._tick)
 
     # --- life -------------------------------------------------------------------------------
@@ -175,22 +190,7 @@ class Group(Owner):
             raise
 
     def _make_core(self) -> GroupCore:
-        fifo: Any = self._stack.find("fifo")
-        if fifo is None:
-            raise ConfigError(
-                "stack: there is no 'fifo' in it, and nothing else that carries messages",
-                setting="stack",
-            )
-        whole = self._stack.find("fragmentation") is None
-        core = GroupCore(
-            self.node,
-            fifo.window_bytes,
-            _MESSAGES,
-            fifo.unicast_bytes,
-            self.config.capacity,
-            whole,
-            _log_failure,
-        )
+        core = make_core(self._stack, self.name, self.node, self.config.capacity, _log_failure)
         core.set_handler(self._handler or self._reading.put)
         return core
 
@@ -206,6 +206,8 @@ class Group(Owner):
             charge=core.least_charge,
             acknowledgement_flow=core.acknowledgement_flow,
             acknowledgement_charge=core.acknowledgement_charge,
+            datagrams=core.datagram_address,
+            datagram_buffer=core.datagram_buffer,
         )
 
     def _await_view(self) -> None:
@@ -279,6 +281,13 @@ class Group(Owner):
         return self._me
 
     @property
+    def stuck(self) -> tuple[Member, ...]:
+        """Members that live, and whose handler or iteration has been at one message for longer than
+        ``stuck_after``, as far as they have told."""
+        with self._lock:
+            return self._hanging.members
+
+    @property
     def drawing(self) -> str:
         """The stack in text, the transport below, with the settings of each layer."""
         return draw(self._stack.layers)
@@ -287,11 +296,16 @@ class Group(Owner):
         """Counts and depths of this moment, and what the layers count."""
         self.node._check_process()  # the core's locks may be held for ever, in a forked child
         core = self._running_core()
+        counts = core.statistics()
+        moved = layer_counts(counts)
         with self._lock:
-            layers = {layer.name: layer.statistics() for layer in self._stack.layers}
+            layers = {
+                layer.name: {**layer.statistics(), **moved.get(layer.name, {})}
+                for layer in self._stack.layers
+            }
             view = self._view
         return make_statistics(
-            core.statistics(),
+            counts,
             len(view) if view is not None else 0,
             view.id if view is not None else 0,
             self._reading.unread,
@@ -372,6 +386,8 @@ class Group(Owner):
         """
         if not self._may_send:
             self._refuse_to_send()
+        if to is not None and not self._to_one:
+            self._refuse_to_one()
         core = self._core
         assert core is not None
         patience = check_timeout(timeout)
@@ -385,6 +401,8 @@ class Group(Owner):
         """
         if not self._may_send:
             self._refuse_to_send()
+        if to is not None and not self._to_one:
+            self._refuse_to_one()
         core = self._core
         assert core is not None
         life = _life_of(to)
@@ -395,6 +413,12 @@ class Group(Owner):
         kept = bytes(data)  # as it is now
         return later.add(
             key, partial(core.send, kept, life, -1.0), attempt=partial(core.try_send, kept, life)
+        )
+
+    def _refuse_to_one(self) -> None:
+        raise ConfigError(
+            "to=: the stack has no layer for messages to one member; add Unicast() to it",
+            setting="to",
         )
 
     @property
@@ -462,12 +486,19 @@ class Group(Owner):
         core = self._core
         if core is None or self._left.is_set():
             return
-        heard = core.heard()
+        heard, held_up = core.heard(), core.held_up()
+        busy = max(core.busy(), self._reading.stalled)
+        partition: Any = self._stack.find("partition")
+        if partition is not None and self._by_datagrams:
+            core.cut(list(partition.nodes))
         with self._lock:
             now = time.monotonic()
             self._poll(now)
             for life, age in heard.items():
                 self._carry_out(self._stack.up(Heard(life, now - age), now))
+            self._carry_out(self._stack.up(Busy(busy), now))
+            for life, seconds in held_up.items():
+                self._carry_out(self._stack.up(HeldUp(life, seconds), now))
             self._carry_out(self._stack.tick(now))
             for node in list(self._outbox):
                 self._flush(node)
@@ -491,11 +522,14 @@ class Group(Owner):
                 core = self._running_core()
                 core.leave()
                 core.expect(action.me.life)
+            elif isinstance(action, Stuck):
+                self._hanging.note(action)
             elif isinstance(action, Left):
                 self._left.set()
 
     def _install(self, action: Installed) -> None:
         members = action.record.members
+        self._hanging.keep(action.record.by_life().keys())
         for member in members:
             self._know(member.id, member.address)
         self._running_core().install(
@@ -510,9 +544,12 @@ class Group(Owner):
                     one.acknowledgement_flow,
                     one.acknowledgement_charge,
                     one,
+                    one.datagrams,
+                    one.datagram_buffer,
                 )
                 for one in members
             ],
+            self._encryption.current.key if self._encryption is not None else b"",
             partial(self._show, action.view, action.me),
         )
 
@@ -542,7 +579,7 @@ class Group(Owner):
             return
         self._know(action.node, action.address)
         waiting = self._outbox.setdefault(action.node, deque(maxlen=_OUTBOX))
-        waiting.append(encode(self.name, action.message))
+        waiting.append(encode(self._wire_name, action.message))
         self._flush(action.node)
 
     def _flush(self, node: int) -> None:

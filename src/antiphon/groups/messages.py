@@ -22,6 +22,7 @@ __all__ = [
     "IAm",
     "Join",
     "Leave",
+    "PutOut",
     "Suspects",
     "ViewMessage",
     "decode",
@@ -63,6 +64,8 @@ class ViewMessage(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """From a coordinator, or from one that was asked: this is the view."""
 
     record: Record
+    key: bytes = b""
+    """For the view's datagrams, where they are sealed; only to its members."""
 
 
 class GetView(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -78,6 +81,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag=7):
     view: int = 0
     founded: int = 0
     coordinator: int = 0
+    busy: float = 0.0
+    """Seconds that its application has been at one message."""
 
 
 class AreYouThere(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -112,6 +117,13 @@ class Dissolve(msgspec.Struct, frozen=True, array_like=True, tag=12):
     to: Member
 
 
+class PutOut(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """To whoever is to make the next view: make it without these, though they are there."""
+
+    life: int
+    members: tuple[int, ...]
+
+
 Control = (
     Find
     | Found
@@ -125,6 +137,7 @@ Control = (
     | Suspects
     | Gone
     | Dissolve
+    | PutOut
 )
 
 

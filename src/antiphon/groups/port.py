@@ -34,6 +34,8 @@ class Port:
     def __init__(self, node: Node) -> None:
         self._lock = threading.Lock()
         self._groups: dict[str, Group] = {}
+        self._by_wire: dict[str, Group] = {}
+        self._warned: set[tuple[str, int]] = set()
         handle = node._on(KIND, self._heard, None, _log_failure, False, 1, _CAPACITY, "block")
         assert handle is not None, "only a port registers this kind"
         self._handle: Handle = handle
@@ -54,12 +56,14 @@ class Port:
         with self._lock:
             self.check(group.name)
             self._groups[group.name] = group
+            self._by_wire[group._wire_name] = group
 
     def remove(self, group: Group) -> None:
         """It hears nothing any more."""
         with self._lock:
             if self._groups.get(group.name) is group:
                 del self._groups[group.name]
+                del self._by_wire[group._wire_name]
 
     def _heard(self, source: int, data: bytes) -> None:
         try:
@@ -67,9 +71,22 @@ class Port:
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             log.warning("node %d said something about a group that is nothing: %s", source, error)
             return
-        group = self._groups.get(name)
+        group = self._by_wire.get(name)
         if group is not None:
             group._heard(source, message)
+        elif (plain := name.partition("\0")[0]) in self._groups:
+            self._warn(plain, source)
+
+    def _warn(self, name: str, source: int) -> None:
+        """Those who would never hear each other are two groups; nobody should have to guess it."""
+        if len(self._warned) < _CAPACITY and (name, source) not in self._warned:
+            self._warned.add((name, source))
+            log.warning(
+                "node %d is in group %r with another transport: over TCP and over UDP are two "
+                "groups; give all members the same stack",
+                source,
+                name,
+            )
 
     def _lost(self, node: int, reason: str) -> None:
         for group in list(self._groups.values()):

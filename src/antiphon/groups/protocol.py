@@ -21,10 +21,13 @@ from antiphon.groups.messages import Control
 from antiphon.groups.view import Member, Record, View
 
 __all__ = [
+    "Busy",
     "Contact",
     "Contacts",
     "Disconnected",
+    "Exclude",
     "Heard",
+    "HeldUp",
     "Installed",
     "JoinGroup",
     "Layer",
@@ -36,6 +39,7 @@ __all__ = [
     "Send",
     "Signal",
     "Stack",
+    "Stuck",
     "Suspect",
     "Trust",
     "Verify",
@@ -87,6 +91,37 @@ class Heard(Signal):
 
     life: int
     when: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy(Signal):
+    """For how long this member's own application has been at one message; 0: it is at none."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp(Signal):
+    """Senders here have waited so long for that member, which acknowledges nothing."""
+
+    life: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck(Signal):
+    """A member lives, but its application has been at one message for so long; 0: not any more."""
+
+    member: Member
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude(Signal):
+    """That member is there, and is to be put out all the same. Repeated for as long as that is so.
+    Goes up or down to membership."""
+
+    life: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +210,11 @@ class Layer:
 
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Names of layers that must be somewhere below."""
+    """Names of layers that must be somewhere below; ``"a or b"``: one of them."""
+    above: ClassVar[tuple[str, ...]] = ()
+    """Names of layers that may only be above: it is concerned with what comes down from them."""
+    instead_of: ClassVar[tuple[str, ...]] = ()
+    """Names of layers that cannot be in the same stack."""
     transport: ClassVar[bool] = False
     """Whether it is what everything else stands upon."""
 
@@ -282,14 +321,28 @@ def check(layers: Iterable[object]) -> None:
         if layer.transport != (index == 0):
             where = "must be the first" if layer.transport else "stands upon nothing"
             raise ConfigError(
-                f"stack: {layer.name!r} {where}; begin with a transport, such as Tcp()",
+                f"stack: {layer.name!r} {where}; begin with a transport, such as Tcp() or Udp()",
                 setting="stack",
             )
-        missing = [need for need in layer.needs if need not in below]
+        missing = [
+            need for need in layer.needs if not any(one in below for one in need.split(" or "))
+        ]
         if missing:
             raise ConfigError(
                 f"stack: {layer.name!r} needs {', '.join(map(repr, missing))} below it; what is "
                 f"there is {', '.join(map(repr, below)) or 'nothing'}",
+                setting="stack",
+            )
+        wrong = [name for name in layer.above if name in below]
+        if wrong:
+            raise ConfigError(
+                f"stack: {layer.name!r} belongs below {', '.join(map(repr, wrong))}, not above",
+                setting="stack",
+            )
+        clash = [other for other in layer.instead_of if other in below]
+        if clash:
+            raise ConfigError(
+                f"stack: {layer.name!r} and {clash[0]!r} are two ways of the same; take one",
                 setting="stack",
             )
         below.append(layer.name)

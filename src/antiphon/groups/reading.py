@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Self
@@ -30,6 +31,7 @@ class Reading:
         self._came = threading.Condition()
         self._waiting = 0
         self._paused = self._closed = False
+        self._stalled = 0.0  # since when nobody has taken anything, while it is paused
         self.begun = False
         self.unread = 0
 
@@ -40,12 +42,19 @@ class Reading:
             if len(self._messages) >= _CAPACITY:
                 if self.begun:
                     self._paused = True
+                    self._stalled = time.monotonic()
                     self._pause(True)
                 else:
                     self._messages.popleft()
                     self.unread += 1
             if self._waiting:
                 self._came.notify()
+
+    @property
+    def stalled(self) -> float:
+        """Seconds for which nobody has taken anything, although no more would fit."""
+        with self._came:
+            return time.monotonic() - self._stalled if self._paused else 0.0
 
     def close(self) -> None:
         """What is here can still be read; then it ends."""
@@ -58,9 +67,11 @@ class Reading:
         if not self._messages:
             return None
         taken = self._messages.popleft()
-        if self._paused and len(self._messages) <= _CAPACITY // 2:
-            self._paused = False
-            self._pause(False)
+        if self._paused:
+            self._stalled = time.monotonic()
+            if len(self._messages) <= _CAPACITY // 2:
+                self._paused = False
+                self._pause(False)
         return taken
 
     def _next(self) -> tuple[Member, bytes] | None:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.groups.protocol import (
+    Busy,
     Contact,
     Contacts,
     Disconnected,
+    HeldUp,
     Installed,
     JoinGroup,
     Layer,
@@ -27,6 +29,7 @@ from antiphon.groups.protocol import (
     Send,
     Signal,
     Stack,
+    Stuck,
 )
 from antiphon.groups.view import Member, View
 
@@ -57,6 +60,12 @@ class Person:
     lives: list[int] = field(default_factory=list)
     """The life of this member in which each of the views was seen."""
     left: bool = False
+    hung: float | None = None
+    """Since when its application has been at one message."""
+    full: float | None = None
+    """Since when its senders have wanted more than the window holds."""
+    stuck: set[int] = field(default_factory=set)
+    """Lives of others that it knows to be stuck."""
 
     @property
     def view(self) -> View | None:
@@ -157,8 +166,24 @@ class Simulator:
     def _tick(self, person: Person) -> None:
         if not person.alive:
             return
+        hung = self.now - person.hung if person.hung is not None else 0.0
+        self._carry_out(person, person.stack.up(Busy(hung), self.now))
+        for other, since in self._behind(person):
+            self._carry_out(person, person.stack.up(HeldUp(other, self.now - since), self.now))
         self._carry_out(person, person.stack.tick(self.now))
         self.at(self.now + _TICK, self._tick, person)
+
+    def _behind(self, person: Person) -> list[tuple[int, float]]:
+        """Members for which its senders wait, and since when: those that hang."""
+        view, full = person.view, person.full
+        if view is None or full is None:
+            return []
+        lives = {one.life for one in view.members}
+        return [
+            (one.me.life, max(one.hung, full))
+            for one in self.people.values()
+            if one.hung is not None and one.me.life in lives and one is not person
+        ]
 
     def _disconnected(self, person: Person, node: int) -> None:
         if person.alive:
@@ -179,6 +204,9 @@ class Simulator:
                 person.lives.append(action.me.life)
             elif isinstance(action, Reset):
                 person.me = action.me
+                person.stuck.clear()
+            elif isinstance(action, Stuck):
+                (person.stuck.add if action.seconds else person.stuck.discard)(action.member.life)
             elif isinstance(action, Left):
                 person.left = True
                 person.alive = False

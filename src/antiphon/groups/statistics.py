@@ -31,13 +31,16 @@ class GroupStatistics:
     waits: int
     """How often a send had to wait for the window."""
     repeated: int
-    """Messages that were sent again after a connection was lost."""
+    """Messages that were sent again: after a connection was lost, over UDP when asked for."""
     duplicates: int
     """Messages that came again and were dropped."""
     strangers: int
-    """Messages of those that no view names, or for a life of this member that is over."""
+    """Messages of those that no view names, or for a life of this member that is over; over UDP
+    also their datagrams."""
     pending: int
     """Messages that have come and wait for the handler."""
+    unfinished: int
+    """Large messages of others of which only some parts have come."""
     layers: Mapping[str, Mapping[str, float]]
     """What the layers count."""
 
@@ -51,6 +54,7 @@ def make_statistics(
 ) -> GroupStatistics:
     """From what the core counts."""
     lanes = [core["all"], *core["one"].values()]
+    datagrams = core["datagrams"] or {"duplicates": 0, "strangers": 0}
     return GroupStatistics(
         members=members,
         view=view,
@@ -64,8 +68,9 @@ def make_statistics(
         window_bytes=core["all"]["window_bytes"],
         waits=sum(one["waits"] for one in lanes),
         repeated=sum(one["repeated"] for one in lanes),
-        duplicates=core["duplicates"],
-        strangers=core["strangers"],
+        duplicates=core["duplicates"] + datagrams["duplicates"],
+        strangers=core["strangers"] + datagrams["strangers"],
         pending=core["pending"],
+        unfinished=core["unfinished"],
         layers=layers,
     )

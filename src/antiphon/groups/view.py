@@ -25,6 +25,9 @@ class Member(msgspec.Struct, frozen=True, array_like=True, eq=False):
     charge: int = 0
     acknowledgement_flow: int = 0
     acknowledgement_charge: int = 0
+    datagrams: str = ""
+    """Where it hears datagrams for it alone; empty where data goes over nodes."""
+    datagram_buffer: int = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Member) and other.life == self.life

@@ -141,8 +141,6 @@ def missing(protocol: Protocol, variant: str = "", stack: str = "") -> str:
         return f"{protocol.name}: {protocol.note}"
     if variant and variant not in protocol.variants:
         return f"{protocol.name}: no variant {variant}; choose from {', '.join(protocol.variants)}"
-    if protocol.name == "antiphon-group" and "udp" in stack:
-        return f"{protocol.name}: there is no UDP transport yet, and so no stack {stack}"
     if stack in _GONE and protocol.program:
         return f"{protocol.name}: {_GONE[stack]}"
     if protocol.peer is None:

@@ -137,6 +137,7 @@ class Node(NodeCore, Life):
         check_type("peers", peers, Mapping, "a mapping of ids to addresses")
         check_listen(listen, secret, tls)
         self._secret = check_secret(secret)
+        self._protected = self._secret is not None or tls is not None
         if advertise is not None:
             parse_address(advertise, setting="advertise")
         self._advertised = advertise

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from antiphon.errors import ConfigError
 from antiphon.groups.config import GroupConfig, make_stack
 from antiphon.groups.drawing import draw
 from antiphon.groups.layers import (
+    CreditFlow,
+    DelayDatagrams,
     Discovery,
+    DropDatagrams,
+    DuplicateDatagrams,
     FailureDetection,
     Fifo,
     Fragmentation,
     Membership,
+    NegativeAck,
+    ReactiveFlow,
+    ShuffleDatagrams,
+    Stability,
     Tcp,
     Template,
+    Udp,
+    Unicast,
 )
+from antiphon.groups.layers.udp import default_address
 from antiphon.groups.messages import AreYouThere, Envelope, decode, encode
 from antiphon.groups.protocol import Layer, Received, Stack
 
-FULL = ["tcp", "discovery", "failure-detection", "membership", "fifo", "fragmentation"]
+BELOW: list[Layer] = [Tcp(), Discovery(), FailureDetection(), Membership()]
+CAST: list[Layer] = [Udp(), Discovery(), FailureDetection(), Membership(), NegativeAck()]
+FULL = ["tcp", "discovery", "failure-detection", "membership", "fifo", "stability", "fragmentation"]
 
 
 def test_the_stack_tcp() -> None:
@@ -46,10 +61,66 @@ def test_the_paper_had_its_own_times() -> None:
         make_stack("paper-tcp", GroupConfig(failure_timeout=9.0))
 
 
-@pytest.mark.parametrize("name", ["udp", "udp-flow", "udp-fc", "paper-udp"])
-def test_there_is_no_udp_yet_and_it_says_so(name: str) -> None:
-    with pytest.raises(ConfigError, match="no UDP transport yet"):
-        make_stack(name, None)
+@pytest.mark.parametrize(
+    ("name", "flow"),
+    [("udp", []), ("udp-flow", ["reactive-flow"]), ("udp-fc", ["credit-flow"])],
+)
+def test_the_stacks_over_udp(name: str, flow: list[str]) -> None:
+    wanted = ["udp", *FULL[1:4], "nak", "stability", "unicast", "fragmentation", *flow]
+    assert [layer.name for layer in make_stack(name, None)[0]] == wanted
+    paper, config, _ = make_stack(f"paper-{name}", None)
+    assert [layer.name for layer in paper] == wanted
+    assert (config.ttl, config.join_timeout) == (32, 5.0)
+    settings = {layer.name: layer.settings() for layer in paper}
+    assert settings["udp"]["ttl"] == 32
+    assert settings["nak"]["first"] == 3.0
+    assert settings["stability"]["seconds"] == 10.0
+    assert settings["unicast"]["first"] == 5.0
+    if flow == ["credit-flow"]:
+        assert settings["credit-flow"] == {"credits": 200_000, "least": 5_200}
+    with pytest.raises(ConfigError, match=f"sets ttl itself; take '{name}'"):
+        make_stack(f"paper-{name}", GroupConfig(ttl=2))
+
+
+def test_settings_of_udp_reach_their_layers_and_no_other_stack() -> None:
+    config = GroupConfig(multicast="239.9.9.9:7000", interface="lo", mtu=9000, window_bytes=1 << 20)
+    layers, _, _ = make_stack("udp", config)
+    assert layers[0].settings()["address"] == "239.9.9.9:7000"
+    assert layers[0].settings()["mtu"] == 9000
+    assert layers[4].settings()["window_bytes"] == 1 << 20
+    with pytest.raises(ConfigError, match="multicast is for stacks over UDP"):
+        make_stack("tcp", config)
+
+
+def test_the_address_of_a_group_is_by_its_name_and_local_to_the_site() -> None:
+    assert default_address("orders") == default_address("orders")
+    assert default_address("orders") != default_address("prices")
+    assert default_address("orders").startswith("239.255.")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Udp(address="10.0.0.1:7600"),
+        lambda: Udp(address="239.1.1.1"),
+        lambda: Udp(ttl=256),
+        lambda: Udp(mtu=100),
+        lambda: NegativeAck(window_bytes=1),
+        lambda: NegativeAck(first=0.0),
+        lambda: Stability(seconds=0.0),
+        lambda: Unicast(window_bytes=1),
+        lambda: CreditFlow(credits=1),
+        lambda: CreditFlow(credits=5000, least=5000),
+        lambda: DropDatagrams(2.0),
+        lambda: DropDatagrams(kinds=["everything"]),
+        lambda: DelayDatagrams(1.0, 0.5),
+        lambda: DuplicateDatagrams(-1.0),
+        lambda: ShuffleDatagrams(1),
+    ],
+)
+def test_a_layer_over_udp_says_what_it_takes(wrong: Callable[[], Layer]) -> None:
+    with pytest.raises(ConfigError, match=r"must be|choose from|give a multicast"):
+        wrong()
 
 
 @pytest.mark.parametrize(
@@ -62,6 +133,14 @@ def test_there_is_no_udp_yet_and_it_says_so(name: str) -> None:
         ([Tcp(), Discovery(), FailureDetection(), Fifo()], "'fifo' needs 'membership'"),
         (["tcp"], "is no layer"),
         ([Tcp(), Discovery()], "no 'membership'"),
+        ([*BELOW, Fragmentation()], "'fragmentation' needs 'fifo or nak'"),
+        ([Udp(), *BELOW[1:], Fifo()], "'fifo' needs 'tcp'"),
+        ([*BELOW, NegativeAck()], "'nak' needs 'udp'"),
+        ([Udp(), *BELOW[1:], Stability()], "'stability' needs 'fifo or nak'"),
+        ([*CAST, Unicast()], "'unicast' needs 'stability'"),
+        ([*CAST, ReactiveFlow()], "'reactive-flow' needs 'stability'"),
+        ([*CAST, Stability(), ReactiveFlow(), CreditFlow()], "two ways of the same"),
+        ([Tcp(), DropDatagrams(0.5)], "'drop-datagrams' needs 'udp'"),
     ],
 )
 def test_what_makes_no_stack_is_refused_with_what_it_needs(layers: list[object], said: str) -> None:
@@ -100,6 +179,10 @@ def test_an_unknown_stack_is_refused(stack: object) -> None:
         {"capacity": 0},
         {"detector": "guess"},
         {"primary": 1},
+        {"multicast": "somewhere"},
+        {"ttl": -1},
+        {"mtu": 99999},
+        {"receive_buffer": 1},
     ],
 )
 def test_a_wrong_setting_says_what_is_allowed(setting: dict[str, object]) -> None:

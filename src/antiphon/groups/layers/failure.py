@@ -3,6 +3,9 @@
 Any message of a member counts as a sign of life, and so does data. Members that have nothing to
 say send a heartbeat. Silence for too long, or a lost connection, only raises the question; a
 member that answers it is left alone, whatever its connection looked like.
+
+Heartbeats also tell for how long their sender's application has been at one message. One that
+hangs lives, and is called stuck; whether it is put out for that is a setting.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ from dataclasses import dataclass, field
 from antiphon.errors import ConfigError
 from antiphon.groups.messages import AreYouThere, Heartbeat, IAm
 from antiphon.groups.protocol import (
+    Busy,
     Disconnected,
+    Exclude,
     Heard,
     Installed,
     Layer,
     Received,
     Reset,
     Signal,
+    Stuck,
     Suspect,
     Trust,
     Verify,
@@ -42,11 +48,14 @@ class _Watched:
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     asked: float | None = None
     suspected: bool = False
+    stuck: bool = False
 
 
 class FailureDetection(Layer):
     """``fixed``: silence of ``timeout`` seconds; ``phi``: silence that is improbable, going by the
-    member's own rhythm, at ``threshold`` (8: one error in 10**8), and at most ``timeout``."""
+    member's own rhythm, at ``threshold`` (8: one error in 10**8), and at most ``timeout``.
+    ``stuck``: seconds at one message after which a member is called stuck, 0: never;
+    ``evict_stuck``: whether it is put out for it."""
 
     name = "failure-detection"
 
@@ -58,6 +67,8 @@ class FailureDetection(Layer):
         verify: float = 0.5,
         detector: str = "fixed",
         threshold: float = 8.0,
+        stuck: float = 10.0,
+        evict_stuck: bool = False,
     ) -> None:
         if detector not in ("fixed", "phi"):
             raise ConfigError(
@@ -65,17 +76,27 @@ class FailureDetection(Layer):
                 setting="detector",
                 value=detector,
             )
+        if evict_stuck and not stuck:
+            raise ConfigError(
+                "evict_stuck puts out who is stuck, and with a time of 0 nobody is; give the "
+                "seconds after which a member is",
+                setting="evict_stuck",
+                value=evict_stuck,
+            )
         self.heartbeat = heartbeat
         self.timeout = timeout
         self.verify = verify
         self.detector = detector
         self.threshold = threshold
+        self.stuck = stuck
+        self.evict_stuck = evict_stuck
         self._watched: dict[int, _Watched] = {}
         self._nodes: dict[int, int] = {}
         self._me: Member | None = None
         self._record: Record | None = None
         self._next_beat = 0.0
         self._last_tick: float | None = None
+        self._busy = 0.0
         self._counts = {"heartbeats": 0, "questions": 0, "suspected": 0, "cleared": 0}
 
     # --- what comes -------------------------------------------------------------------------
@@ -94,11 +115,15 @@ class FailureDetection(Layer):
                 life = None
             if life is not None:
                 self._heard(life, now, now)
+                if isinstance(message, Heartbeat):
+                    self._notice(self._watched[life], message.busy, now)
             if isinstance(message, IAm):
                 return
         elif isinstance(event, Heard):
             self._heard(event.life, event.when, now)
             return
+        elif isinstance(event, Busy):
+            self._busy = event.seconds
         elif isinstance(event, Disconnected):
             life = self._nodes.get(event.node)
             if life is not None:
@@ -145,6 +170,14 @@ class FailureDetection(Layer):
             self._counts["cleared"] += 1
             self.pass_up(Trust(life), now)
 
+    def _notice(self, one: _Watched, busy: float, now: float) -> None:
+        stuck = self.stuck > 0 and busy >= self.stuck
+        if stuck != one.stuck:
+            one.stuck = stuck
+            self.pass_up(Stuck(one.member, busy if stuck else 0.0), now)
+        if stuck and self.evict_stuck:
+            self.pass_up(Exclude(one.member.life), now)
+
     # --- what goes --------------------------------------------------------------------------
 
     def _beat(self, now: float) -> None:
@@ -152,7 +185,11 @@ class FailureDetection(Layer):
             return
         self._next_beat = now + self.heartbeat
         beat = Heartbeat(
-            self._me.life, self._record.id, self._record.founded, self._record.coordinator.life
+            self._me.life,
+            self._record.id,
+            self._record.founded,
+            self._record.coordinator.life,
+            self._busy,
         )
         for one in self._watched.values():
             self._counts["heartbeats"] += 1
@@ -203,5 +240,7 @@ class FailureDetection(Layer):
         return -math.log10(tail) if tail > 0 else math.inf
 
     def statistics(self) -> dict[str, float]:
-        """``heartbeats``, ``questions``, ``suspected`` and of those ``cleared`` again."""
-        return dict(self._counts)
+        """``heartbeats``, ``questions``, ``suspected`` and of those ``cleared`` again; how many
+        are ``stuck`` now."""
+        stuck = sum(one.stuck for one in self._watched.values())
+        return {**self._counts, "stuck": stuck}

@@ -2,7 +2,8 @@
 
 They stand right above the transport, over real nodes as in simulations. `Delay` with a spread also
 shuffles. What the core moves by itself, data and acknowledgements, does not pass here: over TCP it
-cannot be lost without its connection.
+cannot be lost without its connection, and over UDP ``datagram_faults`` has layers for it. Only
+`Partition` counts for datagrams too: nothing that comes from those nodes is heard.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Fifo(Layer):
     when that is used up. ``unicast_bytes``: the same for messages to one member."""
 
     name = "fifo"
-    needs = ("membership",)
+    needs = ("tcp", "membership")
 
     def __init__(self, *, window_bytes: int = 4 << 20, unicast_bytes: int = 1 << 20) -> None:
         for setting, value in (("window_bytes", window_bytes), ("unicast_bytes", unicast_bytes)):

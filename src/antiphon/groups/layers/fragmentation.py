@@ -1,7 +1,8 @@
 """Messages of any size, in parts, between which small ones pass.
 
-The core cuts what is above 16 KiB and puts it together (``native/window/receive_window.cpp``). A
-message may be larger than the sender's window: its parts go as room comes.
+The core cuts what is above 16 KiB, or over UDP above one datagram, and puts it together
+(``native/window/receive_window.cpp``). A message may be larger than the sender's window: its parts
+go as room comes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ PART_BYTES: Final = 16 << 10
 
 
 class Fragmentation(Layer):
-    """Without it, messages above 16 KiB are refused; with it, those above ``max_message_bytes`` of
-    the node."""
+    """Without it, messages above one part are refused; with it, those above ``max_message_bytes``
+    of the node."""
 
     name = "fragmentation"
-    needs = ("fifo",)
+    needs = ("fifo or nak",)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from antiphon.groups.layers.choosing import found_of, majority, rank
 from antiphon.groups.messages import (
     Control,
     Dissolve,
@@ -26,12 +27,15 @@ from antiphon.groups.messages import (
     Heartbeat,
     Join,
     Leave,
+    PutOut,
     Suspects,
     ViewMessage,
 )
 from antiphon.groups.protocol import (
+    Busy,
     Contact,
     Contacts,
+    Exclude,
     Installed,
     JoinGroup,
     Layer,
@@ -55,6 +59,8 @@ _RETRY = 0.2
 _FIND = 0.1
 _ALONE = 0.15
 _REMEMBERED = 60.0
+_EXCLUDED = 2.0  # seconds for which a wish to put somebody out counts, unless it is repeated
+_OCCUPIED = 1.0  # seconds at one message: an application that would see no view
 _STUBBORN = 3  # reports of one who cannot reach a member that others reach
 
 
@@ -111,6 +117,10 @@ class Membership(Layer):
         self._confirmed: set[int] = set()  # those that have the view, by their heartbeats
         self._reports: dict[tuple[int, int], int] = {}
         self._suspects: set[int] = set()
+        self._excluded: dict[int, float] = {}  # until when
+        self._asked_out = 0.0
+        self._behind: dict[int, int] = {}  # coordinators that were put out, and their last view
+        self._busy = 0.0
         self._next_leave = 0.0
         self._counts = {"views": 0, "evicted": 0, "dissolved": 0}
 
@@ -126,7 +136,7 @@ class Membership(Layer):
         """Who is to make the next view, as far as this member knows."""
         if self._record is None:
             return None
-        out = self._suspects | self._crashed
+        out = self._suspects | self._crashed | self._excluded.keys()
         return next((one for one in self._record.members if one.life not in out), None)
 
     @property
@@ -144,6 +154,8 @@ class Membership(Layer):
         self._heard.clear()
         self._forget_plans()
         self._suspects.clear()
+        self._excluded.clear()
+        self._behind.clear()
         self._reports.clear()
         if at is not None:
             self._former[at.id] = (at.address, now + _REMEMBERED)
@@ -187,6 +199,8 @@ class Membership(Layer):
             self._begin(event.me, now)
         elif isinstance(event, LeaveGroup):
             self._leave(now)
+        elif isinstance(event, Exclude):
+            self._exclude((event.life,), now)
         else:
             self.pass_down(event, now)
 
@@ -199,6 +213,10 @@ class Membership(Layer):
             self._contacts = {contact.node: contact.address for contact in event.contacts}
         elif isinstance(event, Suspect):
             self._suspect(event.life, now)
+        elif isinstance(event, Exclude):
+            self._exclude((event.life,), now)
+        elif isinstance(event, Busy):
+            self._busy = event.seconds
         elif isinstance(event, Trust):
             self._suspects.discard(event.life)
             self._crashed.discard(event.life)
@@ -224,6 +242,11 @@ class Membership(Layer):
             self._beat(node, message, now)
         elif isinstance(message, Suspects):
             self._reported(message, now)
+        elif isinstance(message, PutOut):
+            # Of two that accuse each other the first one is believed.
+            record, accuser = self._record, message.life
+            if record is not None and record.has(accuser) and accuser not in self._excluded:
+                self._exclude(message.members, now)
         elif isinstance(message, Gone):
             self._told_view(message.record, now)
         elif isinstance(message, Dissolve):
@@ -233,6 +256,7 @@ class Membership(Layer):
 
     def tick(self, now: float) -> None:
         """Tries again what has not come about, and makes the view that is due."""
+        self._excluded = {life: until for life, until in self._excluded.items() if now < until}
         if self._state == "joining":
             self._seek(now)
         elif self._state == "leaving" and now >= self._next_leave:
@@ -248,14 +272,7 @@ class Membership(Layer):
         record = self._record
         answer = Found(self.me)
         if record is not None:
-            answer = Found(
-                self.me,
-                record.coordinator,
-                record.id,
-                len(record.members),
-                record.founded,
-                record.primary,
-            )
+            answer = found_of(self.me, record, record.coordinator)
         if message.joining is not None:
             self.send(message.joining, answer, now)
             if self._state == "joining" and message.joining.life != self.me.life:
@@ -274,6 +291,8 @@ class Membership(Layer):
 
     def _seek(self, now: float) -> None:
         """Joins the best view that is known; makes one when nobody has any."""
+        if self._busy > _OCCUPIED:
+            return  # whatever it was put out for would happen again
         fresh = [one.found for one in self._heard.values() if now - one.when < self.discovery]
         refused = {life for life, until in self._refused.items() if now < until}
         views = [
@@ -282,7 +301,7 @@ class Membership(Layer):
             if one.coordinator is not None and one.coordinator.life not in refused
         ]
         if views:
-            best = max(views, key=_rank)
+            best = max(views, key=rank)
             assert best.coordinator is not None
             self._ask_in(best.coordinator, now)
             return
@@ -328,13 +347,7 @@ class Membership(Layer):
             return
         if acting.life != self.me.life:
             # Told where to ask; its own search finds that out as well, a little later.
-            self.send(
-                message.member,
-                Found(
-                    self.me, acting, record.id, len(record.members), record.founded, record.primary
-                ),
-                now,
-            )
+            self.send(message.member, found_of(self.me, record, acting), now)
             return
         self._joining[message.member.life] = message
         for member in record.members:
@@ -373,7 +386,7 @@ class Membership(Layer):
         above = max([self._seen, old.id, *(join.above for join in joins)])
         departed = (*old.departed, *sorted(leaving))[-DEPARTED_KEPT:]
         voters = tuple(life for life in self._voters(old) if life not in departed)
-        primary = not self.primary or (old.primary and _majority(voters, members))
+        primary = not self.primary or (old.primary and majority(voters, members))
         gone = [one for one in old.members if one.life in leaving and one.life != self.me.life]
         if not members:
             self._out(now)
@@ -382,6 +395,9 @@ class Membership(Layer):
         for member in (*members, *gone):
             if member.life != self.me.life:
                 self.send(member, ViewMessage(record), now)
+        for member in old.members:
+            if member.life in crashed and member.life in self._excluded:
+                self.send(member, Gone(record), now)  # it lives, and should know
         if record.has(self.me.life):
             self._install(record, now)
         else:
@@ -420,6 +436,9 @@ class Membership(Layer):
             self._state = "member"
         before = old.by_life() if old is not None else {}
         after = record.by_life()
+        if old is not None and old.coordinator.life not in after:
+            self._behind[old.coordinator.life] = old.id
+            self._behind = dict(list(self._behind.items())[-DEPARTED_KEPT:])
         gone = [member for life, member in before.items() if life not in after]
         view = View(
             id=record.id,
@@ -432,6 +451,7 @@ class Membership(Layer):
             primary=record.primary,
         )
         self._suspects &= after.keys()
+        self._excluded = {life: one for life, one in self._excluded.items() if life in after}
         self._reports = {key: count for key, count in self._reports.items() if key[1] in after}
         self._told.clear()
         self._confirmed.clear()
@@ -515,6 +535,24 @@ class Membership(Layer):
             else:
                 self.pass_down(Verify(life), now)
 
+    def _exclude(self, lives: tuple[int, ...], now: float) -> None:
+        """They are there, but the group cannot go on with them."""
+        record = self._record
+        if record is None:
+            return
+        for life in lives:
+            if life != self.me.life and record.has(life):
+                self._excluded[life] = now + _EXCLUDED
+        acting = self._acting()
+        if not self._excluded or acting is None:
+            return
+        if acting.life == self.me.life:
+            self._crashed |= self._excluded.keys()
+            self._plan(now)
+        elif now >= self._asked_out:
+            self._asked_out = now + _RETRY
+            self.send(acting, PutOut(self.me.life, tuple(sorted(self._excluded))), now)
+
     # --- leaving ----------------------------------------------------------------------------
 
     def _leave(self, now: float) -> None:
@@ -543,10 +581,11 @@ class Membership(Layer):
         other = found.coordinator
         if other is None or record.has(other.life):
             return
-        own = Found(
-            self.me, self.me, record.id, len(record.members), record.founded, record.primary
-        )
-        if _rank(found) <= _rank(own):
+        if found.founded == record.founded and found.view <= self._behind.get(other.life, 0):
+            # That is the view before this one: it was put out, and has not noticed.
+            self.send(other, Gone(record), now)
+            return
+        if rank(found) <= rank(found_of(self.me, record, self.me)):
             return  # they will find us, and come
         self._counts["dissolved"] += 1
         for member in record.members:
@@ -557,18 +596,3 @@ class Membership(Layer):
     def statistics(self) -> dict[str, float]:
         """``views`` so far, how often this member was ``evicted``, and ``dissolved`` its view."""
         return dict(self._counts)
-
-
-def _majority(voters: tuple[int, ...], members: tuple[Member, ...]) -> bool:
-    """More than half of them, or half with the most senior one."""
-    lives = {member.life for member in members}
-    alive = [life for life in voters if life in lives]
-    if not voters or len(alive) * 2 > len(voters):
-        return True
-    return len(alive) * 2 == len(voters) and voters[0] in lives
-
-
-def _rank(found: Found) -> tuple[bool, int, int, int]:
-    """Which of two views is joined: one that may go on, the larger, the older."""
-    life = found.coordinator.life if found.coordinator is not None else 0
-    return found.primary, found.size, -found.founded, -life

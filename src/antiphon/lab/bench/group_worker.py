@@ -38,8 +38,10 @@ class GroupWorker(Orders):
         self._node = antiphon.Node().start()
         return {"address": self._node.address}
 
-    def do_join(self, name: str, addresses: list[str], members: int) -> dict[str, Any]:
-        group = antiphon.Group(name, node=self._node, discover=addresses)
+    def do_join(
+        self, name: str, addresses: list[str], members: int, stack: str = "tcp"
+    ) -> dict[str, Any]:
+        group = antiphon.Group(name, node=self._node, discover=addresses, stack=stack)
         group.on_message(_take)
         self._group = group.start()
         deadline = time.monotonic() + 60

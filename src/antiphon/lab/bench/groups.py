@@ -14,9 +14,16 @@ from typing import Any
 from antiphon.lab.bench.processes import Child, WorkerFailed
 from antiphon.lab.java import programs
 
-__all__ = ["SYSTEMS", "Throughput", "absent", "measure_group"]
+__all__ = ["OURS", "SYSTEMS", "Throughput", "absent", "measure_group"]
 
-SYSTEMS = ("antiphon", "jgroups-tcp", "jgroups-udp")
+OURS = {
+    "antiphon": "tcp",
+    "antiphon-udp": "udp",
+    "antiphon-udp-flow": "udp-flow",
+    "antiphon-udp-fc": "udp-fc",
+}
+"""Our stacks, by the names that they have here."""
+SYSTEMS = (*OURS, "jgroups-tcp", "jgroups-udp")
 _WORKER = "antiphon.lab.bench.group_worker"
 _PATIENCE = 90.0
 
@@ -42,7 +49,7 @@ class Throughput:
 
 def absent(system: str) -> str:
     """One line when it cannot be measured here, else nothing."""
-    return "" if system == "antiphon" else programs.missing("Groups") or ""
+    return "" if system in OURS else programs.missing("Groups") or ""
 
 
 def measure_group(system: str, members: int, size: int, seconds: float) -> Throughput:
@@ -51,12 +58,13 @@ def measure_group(system: str, members: int, size: int, seconds: float) -> Throu
     try:
         for number in range(members):
             label = f"{system} member {number}"
-            if system == "antiphon":
+            if system in OURS:
                 children.append(Child(label, ("-m", _WORKER)))
             else:
                 children.append(programs.JavaChild(label, "Groups", "member"))
-        start = _ours(children, size) if system == "antiphon" else _theirs(children, system, size)
-        order = "flood" if system == "antiphon" else "start"
+        ours = OURS.get(system)
+        start = _ours(children, size, ours) if ours else _theirs(children, system, size)
+        order = "flood" if ours else "start"
         for child in children:
             child.ask(order, _PATIENCE, **start)
         time.sleep(max(0.5, seconds / 2))  # warm
@@ -69,11 +77,11 @@ def measure_group(system: str, members: int, size: int, seconds: float) -> Throu
             child.kill()
 
 
-def _ours(children: Sequence[Child], size: int) -> dict[str, Any]:
+def _ours(children: Sequence[Child], size: int, stack: str) -> dict[str, Any]:
     addresses = [child.ask("open", _PATIENCE)["address"] for child in children]
     name = f"bench-{time.monotonic_ns()}"
     for child in children:
-        child.tell("join", name=name, addresses=addresses, members=len(children))
+        child.tell("join", name=name, addresses=addresses, members=len(children), stack=stack)
     for child in children:
         child.answer(_PATIENCE)
     return {"size": size}
@@ -104,7 +112,7 @@ def _count(
         sent = (other["sent"] - one["sent"]) / lasted
         sends += sent
         deliveries += (other["messages"] - one["messages"]) / lasted
-        if system != "antiphon":
+        if system not in OURS:
             deliveries += sent  # its adapter counts what others send
         cpu += (other["cpu_ns"] - one["cpu_ns"]) / lasted
     if not deliveries:
