@@ -47,10 +47,12 @@ void DatagramPort::stop() {
     Selector::Turn turn(node_->selector());
     if (timer_ != 0) node_->selector().cancel(timer_);
     timer_ = 0;
-    if (!watching_) return;
-    node_->selector().unwatch(socket_.multicast_fd(), this);
-    node_->selector().unwatch(socket_.unicast_fd(), this);
-    watching_ = false;
+    if (watching_) {
+        node_->selector().unwatch(socket_.multicast_fd(), this);
+        node_->selector().unwatch(socket_.unicast_fd(), this);
+        watching_ = false;
+    }
+    socket_.close();
 }
 
 // --- members -----------------------------------------------------------------------------------------

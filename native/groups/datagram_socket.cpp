@@ -96,14 +96,13 @@ DatagramSocket::DatagramSocket(const Options& options) {
     try {
         open(options);
     } catch (...) {
-        shut();
+        close();
         throw;
     }
 }
 
-DatagramSocket::~DatagramSocket() { shut(); }
-
-void DatagramSocket::shut() {
+void DatagramSocket::close() {
+    std::lock_guard lock(life_);
     if (multicast_ >= 0) close_descriptor(multicast_);
     if (unicast_ >= 0) close_descriptor(unicast_);
     multicast_ = unicast_ = -1;
@@ -150,6 +149,8 @@ std::size_t DatagramSocket::send(std::vector<Datagram>& datagrams) {
     std::array<mmsghdr, kPerCall> headers;
     std::array<iovec, kPerCall> pieces;
     std::size_t done = 0;
+    std::shared_lock lock(life_);
+    if (unicast_ < 0) return datagrams.size();
     while (done < datagrams.size()) {
         const std::size_t count = std::min(kPerCall, datagrams.size() - done);
         for (std::size_t i = 0; i < count; ++i) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,7 +40,9 @@ class DatagramSocket {
 
     // Throws std::system_error or std::invalid_argument with a sentence.
     explicit DatagramSocket(const Options& options);
-    ~DatagramSocket();
+    ~DatagramSocket() { close(); }
+    // Waits for whoever is sending, which is a moment. What is sent afterwards counts as lost.
+    void close();
     DatagramSocket(const DatagramSocket&) = delete;
 
     const sockaddr_in& group() const { return group_; }
@@ -60,8 +63,8 @@ class DatagramSocket {
 
    private:
     void open(const Options& options);
-    void shut();
 
+    std::shared_mutex life_;  // shared while a descriptor is used
     sockaddr_in group_{}, local_{};
     int multicast_ = -1, unicast_ = -1;
     std::size_t mtu_ = 0, receive_buffer_ = 0;

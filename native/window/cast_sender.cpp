@@ -148,12 +148,15 @@ bool CastSender::repair(Nanos now, Piece& piece) {
     wanted_.drop_before(lane_.window().first());
     Range range;
     std::uint64_t asker;
-    if (!wanted_.front(range, asker)) return false;
+    if (now < repair_at_ || !wanted_.front(range, asker)) return false;
     const double speed = std::max(options_.repair_floor, options_.repair_fraction * rate_) / 1e9;
     const double most = speed * static_cast<double>(kBurst) + static_cast<double>(options_.datagram_bytes);
     tokens_ = std::min(most, tokens_ + speed * static_cast<double>(now - tokens_at_));
     tokens_at_ = now;
-    if (tokens_ <= 0) return false;
+    if (tokens_ <= 0) {
+        repair_at_ = now + kRepairLook;
+        return false;
+    }
     std::size_t bytes;
     bool full;
     // Nothing is noted that was not sent; but what was sent may have been rewound since.
@@ -210,13 +213,14 @@ void CastSender::asked(std::uint64_t member, Range range, Nanos now) {
     range.end = std::min(range.end, sent_);
     if (range.first >= range.end) return;
     flow_.lost(now);
+    if (wanted_.empty()) repair_at_ = now + kRepairLook;
     wanted_.add(range, member);
 }
 
 Nanos CastSender::next_time() const {
     Nanos when = gather_at_;
     if (!receivers_.empty()) when = std::min(when, head_at_);
-    if (!wanted_.empty()) when = std::min(when, tokens_at_ + kRepairLook);
+    if (!wanted_.empty()) when = std::min(when, repair_at_);
     for (const auto& [member, receiver] : receivers_) when = std::min(when, receiver.base_at);
     return when;
 }

@@ -105,6 +105,7 @@ class CastSender {
     // What goes again: bytes that may, since when, and how fast data goes for the first time.
     double tokens_ = 0, rate_ = 0;
     Nanos tokens_at_ = 0, rate_at_ = 0;
+    Nanos repair_at_ = 0;  // not before: others may ask for the same
     std::size_t rate_bytes_ = 0;
     std::uint64_t repeated_ = 0, heads_ = 0, held_ = 0;
 };

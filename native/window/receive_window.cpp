@@ -1,8 +1,15 @@
 #include "window/receive_window.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace antiphon::window {
+
+namespace {
+
+constexpr std::size_t kKept = 64 << 10;  // of memory that the next message can use
+
+}  // namespace
 
 ReceiveWindow::Taken ReceiveWindow::accept(std::uint64_t base, std::uint64_t first, std::uint64_t count) {
     if (expected_ == 0) expected_ = base;
@@ -17,6 +24,7 @@ ReceiveWindow::Taken ReceiveWindow::accept(std::uint64_t base, std::uint64_t fir
 }
 
 bool ReceiveWindow::put_together(std::string_view raw, std::string_view& message) {
+    if (whole_.capacity() > kKept) whole_ = {};  // the last one was handed out
     if (raw.empty()) {
         ++malformed_;
         return false;
@@ -53,7 +61,10 @@ bool ReceiveWindow::put_together(std::string_view raw, std::string_view& message
         ++malformed_;
         return false;
     }
-    // Reserved as it comes, not as it is announced: a word of a few bytes takes no memory.
+    // Reserved as it comes, not as it is announced: a word of a few bytes takes no memory. And not beyond what it
+    // will be.
+    const std::size_t needed = parts.size() + raw.size();
+    if (needed > parts.capacity()) parts.reserve(std::min<std::uint64_t>(head.total, std::max(needed, 2 * parts.capacity())));
     parts.append(raw);
     if (tag == Tag::part) return false;
     if (parts.size() != head.total) {

@@ -248,9 +248,10 @@ def test_a_lost_first_message_and_a_lost_last_one_are_found(crowd: Crowd) -> Non
 def test_a_large_gap_is_filled(crowd: Crowd, count: Callable[[int, int], int]) -> None:
     """Of everything that is sent in one go, nothing comes at first."""
     many = count(5000, 50_000)
-    crowd.gather(2, faults={"DropDatagrams": {"first": 2000}}, config={"mtu": 1400})
-    crowd.all_send(many, senders=1, size=200)
-    assert crowd.statistics(0)["layers"]["nak"]["repeated"] > 1000
+    faults = {"DropDatagrams": {"first": count(60, 700)}}
+    crowd.gather(2, faults=faults, config={"mtu": 1400})
+    crowd.all_send(many, senders=1, size=8)
+    assert crowd.statistics(0)["layers"]["nak"]["repeated"] > many / 2
 
 
 def test_without_acknowledgements_nothing_is_sent_again_and_again(crowd: Crowd) -> None:
@@ -286,8 +287,8 @@ def test_ten_megabytes_from_all_members_take_bounded_memory(
     crowd.gather(size)
     crowd.all_send(count(2, 5), size=10_000_000)
     for number in range(size):
-        # A window from and to each, what is being put together, and the interpreter.
-        assert crowd.statistics(number)["memory"] < (150 + 35 * size) << 20
+        # Two windows for each, a message that is put together, and the interpreter.
+        assert crowd.statistics(number)["memory"] < (200 + 45 * size) << 20
 
 
 # --- members that go ------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def _need(stack: Stack, kind: type[One]) -> One:
 
 def _interface_of(node: Node, host: str, port: int) -> str:
     """Where the node listens; one that listens everywhere sends as the system's routes say."""
-    address = node._advertised or node.address
+    address = node.address  # not what it advertises, which may be another machine's
     scheme, _, rest = address.partition("://")
     if scheme != "tcp":
         return _LOOPBACK  # its peers are on this machine
