@@ -31,7 +31,6 @@ class Acks : public Pump {
     ~Acks() override {
         if (!node_->forked()) retire();
     }
-    bool forked() const { return node_->forked(); }
 
     // In a child of the process that it belongs to: nothing may be called then.
     bool forked() const { return node_->forked(); }

@@ -63,7 +63,7 @@ def test_the_table_at_the_end_has_a_row_for_what_is_missing(
     assert "missing until a later version (then needs antiphon-pigeon)" in missing
 
 
-@pytest.mark.parametrize("name", ["stability", "group", "wide-area"])
+@pytest.mark.parametrize("name", ["wide-area"])
 def test_shipped_plans_name_what_they_wait_for(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,8 +74,8 @@ def test_shipped_plans_name_what_they_wait_for(
 def test_the_list_of_plans_names_what_they_wait_for(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "plans"]) == 0
     said = capfd.readouterr().out.splitlines()
-    (line,) = [one for one in said if one.startswith("stability: missing until a later version")]
-    assert line.endswith("antiphon-group-udp (group-stacks-udp)")
+    (line,) = [one for one in said if one.startswith("shootout: missing until a later version")]
+    assert line.endswith("antiphon-broker (later)")
 
 
 @pytest.mark.parametrize(
