@@ -266,6 +266,18 @@ def test_without_acknowledgements_nothing_is_sent_again_and_again(crowd: Crowd) 
     assert after["layers"]["udp"]["sent"] - before["layers"]["udp"]["sent"] < 100
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_all_to_all_does_not_collapse_when_buffers_are_small(
+    crowd: Crowd, stack: str, count: Callable[[int, int], int]
+) -> None:
+    """Much more is sent at once than the sockets hold: it is not sent again and again for that."""
+    many = count(2000, 50_000)
+    crowd.gather(4, stack=stack, config={"receive_buffer": 1 << 16})
+    crowd.all_send(many, size=1000)
+    repeated = sum(crowd.statistics(n)["layers"]["nak"]["repeated"] for n in range(4))
+    assert repeated < 4 * many
+
+
 # --- sizes ----------------------------------------------------------------------------------------
 
 
