@@ -112,7 +112,13 @@ class RealDisk : public Disk {
         }
         const std::string number = std::to_string(getpid()) + "\n";
         if (file->truncate(0) == 0) write_all(*file, number.data(), number.size(), 0);  // only a hint
-        held = file;
+        // Given back, and not only closed: a child that was forked a moment ago and has not run yet has the
+        // descriptor too, and with it the lock. What such a child does later gives nothing back.
+        held = std::shared_ptr<void>(file.get(), [file, fd, generation = fork_generation()](void*) {
+            struct flock none{};
+            none.l_type = F_UNLCK;
+            if (fork_generation() == generation) fcntl(fd, F_OFD_SETLK, &none);
+        });
         return 0;
     }
     bool locked(const std::string& path) override {
