@@ -27,6 +27,14 @@ configure = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/nin
 	-DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	-Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
 
+# As python-test: all but what needs Java, or what TESTS names.
+ifeq ($(origin TESTS), file)
+ASAN_TESTS := tests/in_halves.py --no-spark
+else
+ASAN_TESTS := -m pytest $(TESTS) --ignore=tests/unit/pipeline \
+	--ignore-glob='*/test_pipeline_*' --ignore-glob='*/test_report_*'
+endif
+
 LIBASAN = $(shell $${CXX:-g++} -print-file-name=libasan.so)
 LIBSTDCXX = $(shell $${CXX:-g++} -print-file-name=libstdc++.so.6)
 
@@ -102,8 +110,7 @@ asan: $(ASAN_VENV)/.built
 	LD_PRELOAD="$(LIBASAN) $(LIBSTDCXX)" PYTHONMALLOC=malloc \
 	ASAN_OPTIONS="detect_leaks=0:$$ASAN_OPTIONS" \
 	UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:$$UBSAN_OPTIONS" \
-		$(ASAN_VENV)/bin/python -m pytest $(TESTS) --ignore=tests/unit/pipeline \
-		--ignore-glob='*/test_pipeline_*' --ignore-glob='*/test_report_*' \
+		$(ASAN_VENV)/bin/python $(ASAN_TESTS) \
 		--deselect 'tests/integration/test_docs.py::test_the_code_on_the_page_runs[docs/howto/which-messaging-system.md]' \
 		--capture=sys --timeout=300 $(PYTEST_ARGS)
 

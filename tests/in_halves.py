@@ -1,8 +1,8 @@
 """Runs the tests in two processes side by side: most of them wait for something most of the time.
 
-``python tests/in_halves.py [pytest's arguments]``. The second half is shown as it goes, the first
-one when it is done. Then come the tests with Spark, alone: it keeps all cores busy, and others
-measure time. Exit code 0 when all have passed.
+``python tests/in_halves.py [--no-spark] [pytest's arguments]``. The second half is shown as it
+goes, the first one when it is done. Then come the tests with Spark, alone: it keeps all cores busy,
+and others measure time. Exit code 0 when all have passed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _texts(paths: list[Path]) -> list[str]:
 
 def main() -> int:
     first, second, third = parts()
-    command = [sys.executable, "-m", "pytest", *sys.argv[1:]]
+    arguments = sys.argv[1:]
+    with_spark = arguments[:1] != ["--no-spark"]
+    command = [sys.executable, "-m", "pytest", *(arguments if with_spark else arguments[1:])]
     with tempfile.TemporaryFile() as output:
         running = [
             subprocess.Popen([*command, *first], stdout=output, stderr=subprocess.STDOUT),
@@ -56,7 +58,8 @@ def main() -> int:
             output.seek(0)
             sys.stdout.buffer.write(output.read())
             sys.stdout.flush()
-    codes.append(subprocess.run([*command, *third], check=False).returncode)
+    if with_spark:
+        codes.append(subprocess.run([*command, *third], check=False).returncode)
     failed = [code for code in codes if code not in (0, NO_TESTS)]
     return failed[0] if failed else min(codes)
 
