@@ -35,10 +35,10 @@ def member(
 ) -> None:
     """Joins, tells every view, and does as it is told."""
     import hashlib
-    import resource
     import struct
     import threading
     import time
+    from pathlib import Path
 
     import antiphon
     from antiphon.groups import layers
@@ -118,11 +118,14 @@ def member(
                     )
             elif order["order"] == "statistics":
                 statistics = one.statistics()
+                # Not getrusage, which counts what the parent had when it began this process.
+                lines = Path("/proc/self/status").read_text().splitlines()
+                (peak,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
                 control.tell(
                     "statistics",
                     layers={name: dict(counts) for name, counts in statistics.layers.items()},
                     window_used=statistics.window_used,
-                    memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                    memory=peak * 1024,
                 )
             elif order["order"] == "leave":
                 break
