@@ -17,6 +17,7 @@ constexpr std::size_t kAtOnce = 1024;           // events of one attempt
 constexpr std::size_t kSpans = 8192;            // of a packed call that are looked at together
 constexpr Nanos kLook = 100 * kMillisecond;     // for signals, and for the end of the node
 constexpr Nanos kAlone = 2 * kSecond;           // at the end, for a broker that is not there
+constexpr std::size_t kSome = 4;                // behind the first that a broker takes which had no space
 constexpr Nanos kPause = 250 * kMillisecond, kLongestPause = 4 * kSecond;  // while the broker has no space
 constexpr std::size_t kEach = 64;               // what an event costs beside its bytes
 
@@ -85,13 +86,17 @@ void Outbox::acknowledge(std::uint64_t producer, std::uint64_t upto, std::uint32
     if (producer != producer_) return;  // of a life of this node that has ended
     std::lock_guard lock(mutex_);
     upto = std::min(upto, acked_ + kept_.size());
+    const std::uint64_t before = acked_;
     for (; acked_ < upto; ++acked_) {
         bytes_ -= kept_.front().bytes.size() + kEach;
         kept_.pop_front();
     }
     next_ = std::max(next_, acked_ + 1);
     const auto said = static_cast<log::Status>(status);
-    probing_ = false;
+    // The broker says that it has no space until the last that it refused is in its log. That it took what was
+    // sent since says more: some may follow, and then all; not all at once, for little space is soon used up.
+    const bool took = probing_ != 0 && acked_ > before && said != log::Status::ok && said != log::Status::out_of_order;
+    probing_ = !took ? 0 : probing_ == 1 ? kSome : most_events_;
     if (said == log::Status::out_of_order) {
         if (status_ == log::Status::ok) status_ = said;  // retry() goes back
     } else if (said != log::Status::ok || status_ != log::Status::out_of_order) {
@@ -101,7 +106,7 @@ void Outbox::acknowledge(std::uint64_t producer, std::uint64_t upto, std::uint32
     if (kept_.empty()) status_ = log::Status::ok;
     if (status_ == log::Status::ok) pause_ = 0;
     changed_->notify_all();
-    if (status_ == log::Status::ok) send();
+    if (!troubled()) send();
 }
 
 void Outbox::refuse(std::string error, std::string text) {
@@ -123,7 +128,7 @@ bool Outbox::retry() {
         if (now < retry_at_) return true;
         pause_ = pause_ == 0 ? kPause : std::min(2 * pause_, kLongestPause);
         retry_at_ = now + pause_;
-        probing_ = true;
+        probing_ = 1;
     }
     // Where it begins is said again: the broker may not know that what was before is recorded.
     if (target_) begin(target_->peer, target_->flow, target_->incarnation);

@@ -71,9 +71,9 @@ class Outbox : public Pump {
     bool make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     bool full() const { return kept_.size() >= most_events_ || bytes_ >= most_bytes_; }
     PyObject* raise_trouble(std::unique_lock<std::mutex>& lock);
-    bool troubled() const { return !refused_.empty() || (status_ != log::Status::ok && !probing_); }
+    bool troubled() const { return !refused_.empty() || (status_ != log::Status::ok && probing_ == 0); }
     // Behind the last that may be sent.
-    std::uint64_t end() const { return acked_ + (probing_ ? std::min<std::size_t>(1, kept_.size()) : kept_.size()) + 1; }
+    std::uint64_t end() const { return acked_ + (probing_ != 0 ? std::min(probing_, kept_.size()) : kept_.size()) + 1; }
     // Until somebody does something: what is out of order is sent again by itself.
     bool stuck() const {
         return !refused_.empty() || (status_ != log::Status::ok && status_ != log::Status::out_of_order);
@@ -105,7 +105,7 @@ class Outbox : public Pump {
     std::uint64_t next_ = 1;   // to be sent
     log::Status status_ = log::Status::ok;
     int error_ = 0;
-    bool probing_ = false;           // the first one is on its way, to see whether the broker takes it now
+    std::size_t probing_ = 0;         // not 0: so many are sent, to see whether the broker takes them now
     Nanos retry_at_ = 0, pause_ = 0;  // before the next such attempt
     std::string refused_, refusal_;  // an error's class, and its text
     bool large_ = false;             // one goes in fragments, and the others wait behind it
