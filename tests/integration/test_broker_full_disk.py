@@ -23,12 +23,13 @@ def numbers(first: int, end: int) -> list[bytes]:
 
 
 def noted(store: Path, name: str, topic: str) -> int:
-    """What the file of a durable subscription says is next."""
+    """The first that the file of a durable subscription does not know to be acknowledged."""
     file = store / "subscriptions" / f"{name}.json"
     if not file.exists():
         return 0
-    found: int = json.loads(file.read_bytes())["places"][topic]["next"]
-    return found
+    place = json.loads(file.read_bytes())["places"][topic]
+    first: int = min([place["next"], *(first for first, _ in place.get("pending", []))])
+    return first
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> int:
