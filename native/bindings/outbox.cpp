@@ -95,8 +95,12 @@ void Outbox::acknowledge(std::uint64_t producer, std::uint64_t upto, std::uint32
     const auto said = static_cast<log::Status>(status);
     // The broker says that it has no space until the last that it refused is in its log. That it took what was
     // sent since says more: some may follow, and then all; not all at once, for little space is soon used up.
-    const bool took = probing_ != 0 && acked_ > before && said != log::Status::ok && said != log::Status::out_of_order;
-    probing_ = !took ? 0 : probing_ == 1 ? kSome : most_events_;
+    // Word that brings nothing new says nothing: one may come for each time that the same event was sent.
+    if (said == log::Status::ok) {
+        probing_ = 0;
+    } else if (probing_ != 0 && acked_ > before) {
+        probing_ = probing_ == 1 ? kSome : most_events_;
+    }
     if (said == log::Status::out_of_order) {
         if (status_ == log::Status::ok) status_ = said;  // retry() goes back
     } else if (said != log::Status::ok || status_ != log::Status::out_of_order) {
@@ -104,7 +108,7 @@ void Outbox::acknowledge(std::uint64_t producer, std::uint64_t upto, std::uint32
         error_ = error;
     }
     if (kept_.empty()) status_ = log::Status::ok;
-    if (status_ == log::Status::ok) pause_ = 0;
+    if (status_ == log::Status::ok) pause_ = 0, probing_ = 0;
     changed_->notify_all();
     if (!troubled()) send();
 }
@@ -126,6 +130,12 @@ bool Outbox::retry() {
         // A disk that is full stays so for a while, and everybody's events sent again would not help it.
         const Nanos now = now_ns();
         if (now < retry_at_) return true;
+        if (acked_ != tried_from_) {
+            // What was sent is being taken. To begin again would hold that up where syncs are far apart.
+            tried_from_ = acked_;
+            retry_at_ = now + std::max(pause_, kPause);
+            return true;
+        }
         pause_ = pause_ == 0 ? kPause : std::min(2 * pause_, kLongestPause);
         retry_at_ = now + pause_;
         probing_ = 1;

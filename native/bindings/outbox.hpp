@@ -107,6 +107,7 @@ class Outbox : public Pump {
     int error_ = 0;
     std::size_t probing_ = 0;         // not 0: so many are sent, to see whether the broker takes them now
     Nanos retry_at_ = 0, pause_ = 0;  // before the next such attempt
+    std::uint64_t tried_from_ = 0;    // how far the broker was when that was last thought of
     std::string refused_, refusal_;  // an error's class, and its text
     bool large_ = false;             // one goes in fragments, and the others wait behind it
 };

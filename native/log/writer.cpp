@@ -72,13 +72,14 @@ bool Writer::has_room(const Block& block, Now now) const {
 
 void Writer::stage(Item&& item) {
     Block& block = item.block;
-    Entry entry{std::move(item.listener), item.token, {}, {}, block.producer, block.producer_sequence};
+    Entry entry{std::move(item.listener), item.token, {}, {}, block.producer, 0};
     // Looked at once more: a flush that failed has taken back what it had accepted.
     const std::uint32_t here = producers_.known(block.producer, block.producer_sequence, block.count());
     entry.receipt.duplicates = here;
     if (block.count() == 0) producers_.forgive(block.producer);
     if (here < block.count()) {
         if (here != 0) block.drop(here);
+        entry.first = block.producer_sequence;
         const bool follows = block.producer == 0 || open_.producer_sequence + open_.count == block.producer_sequence;
         const bool joins = open_.count != 0 && open_.producer == block.producer && follows &&
                            open_.body_bytes + block.bytes().size() <= kJoin;
@@ -331,7 +332,8 @@ void Writer::acknowledge(Entries& entries) {
 void Writer::fail(Entries& entries, int error) {
     for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
         producers_.undo(entry->undo);
-        producers_.failed(entry->producer, entry->first);
+        // Of those that are here already nothing failed: their producer may know, and never send them again.
+        if (entry->receipt.count != 0) producers_.failed(entry->producer, entry->first);
     }
     Counts::add(counts_.refused, entries.size());
     for (const Entry& entry : entries) {
@@ -342,7 +344,9 @@ void Writer::fail(Entries& entries, int error) {
 
 void Writer::refuse(const Item& item, Status status, int error) {
     Counts::add(counts_.refused, 1);
-    producers_.failed(item.block.producer, item.block.producer_sequence);
+    const Block& block = item.block;
+    const std::uint32_t here = producers_.known(block.producer, block.producer_sequence, block.count());
+    producers_.failed(block.producer, block.producer_sequence + here);
     if (item.listener) item.listener->appended(item.token, {status, -error, 0, 0, 0});
 }
 

@@ -62,7 +62,7 @@ class Writer {
         std::uint64_t token;
         Receipt receipt;
         Producers::Undo undo;
-        std::uint64_t producer, first;  // as they were sent
+        std::uint64_t producer, first;  // the first of them that is new, if one is
     };
     using Entries = std::vector<Entry>;
 

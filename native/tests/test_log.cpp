@@ -271,6 +271,26 @@ TEST("a producer goes on where it failed, and cannot jump over it") {
     CHECK_EQUAL(one.append("t", block({"5"}, 5, 5)).count, 1u);
 }
 
+TEST("a block that failed behind records that are here holds its producer up only from there") {
+    for (const bool soon : {false, true}) {
+        FakeDisk disk(9);
+        Settings settings = small();
+        settings.retry = soon ? kSecond : 0;
+        Stepped one(disk, settings);
+        CHECK_EQUAL(one.append("t", block({"1", "2", "3"}, 5, 1)).count, 3u);
+        disk.space = 0;
+        if (soon) one.append("t", block({"x"}, 6, 1));  // and the log asks the disk no more for a while
+        CHECK_EQUAL(one.append("t", block({"2", "3", "4"}, 5, 2)).status, Status::full);
+        disk.space = UINT64_MAX;
+        // What it hears meanwhile is that it need not begin before the fourth.
+        CHECK_EQUAL(one.append("t", block({"5"}, 5, 5)).status, Status::out_of_order);
+        one.step(2 * kSecond);
+        CHECK_EQUAL(one.append("t", block({"4"}, 5, 4)).status, Status::ok);
+        CHECK_EQUAL(one.append("t", block({"5"}, 5, 5)).status, Status::ok);
+        CHECK(read_all(one.store->log("t")).data() == (std::vector<std::string>{"1", "2", "3", "4", "5"}));
+    }
+}
+
 TEST("only so many producers are remembered") {
     FakeDisk disk(9);
     Settings settings = small();

@@ -30,7 +30,7 @@ __all__ = ["ACT"]
 CODE = """
 # subscribing, to two topics of another process
 bus = antiphon.Bus("local://demo")
-bus.subscribe("flood", work)               # as fast as it can; 0.1 ms for each
+bus.subscribe("flood", work)               # it floods; 0.1 ms each
 sub = bus.subscribe("paced", on_time)      # 1,000 times per second
 
 # a fifth of the time for the second one
