@@ -208,10 +208,12 @@ def test_what_a_java_role_replaced_is_recorded(tmp_path: Path) -> None:
     assert 0 < garbage["replaced_per_second_measured"] < 4000
 
 
+# Those without a collector have to stand up against one too, also when they are alone.
+@pytest.mark.parametrize("protocols", [("tcp-python", "tcp-c"), ("tcp-c",)], ids=" ".join)
 def test_load_on_the_processor_is_what_the_collectors_load_was_measured_to_take(
-    tmp_path: Path,
+    tmp_path: Path, protocols: tuple[str, ...]
 ) -> None:
-    path = plan_file(tmp_path, "tcp-python", "tcp-c", workloads=["as-garbage"])
+    path = plan_file(tmp_path, *protocols, workloads=["as-garbage"])
     later = '[[series]]\nname = "later"\nlater = ["something"]\npattern = "one-way"\n'
     later += 'protocols = ["something"]\nsizes = [64]\nworkloads = ["as-garbage"]\n'
     path.write_text(path.read_text() + "[workloads.as-garbage]\ncpu_as_garbage = true\n" + later)
@@ -221,6 +223,7 @@ def test_load_on_the_processor_is_what_the_collectors_load_was_measured_to_take(
     assert set(use) == {"python"}
     assert use["python"] > 0
     cores = len(os.sched_getaffinity(0))
+    assert {facts["protocol"] for facts in runs.values()} == set(protocols)
     for facts in runs.values():
         assert facts["outcome"] == "complete", facts["reason"]
         assert facts["load"]["cpu_share"] == pytest.approx(2 * use["python"] / cores)

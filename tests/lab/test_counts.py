@@ -126,6 +126,17 @@ def test_what_is_lost_is_a_count_and_not_waited_for_long(tmp_path: Path, protoco
     assert run.sent() == 4000
     assert 0 < run.received() <= 4000
     assert run.after_window() < LONG / 2
+    # What was waited for has rows of its own: one ends where the messages do.
+    ends = [row["time_ns"] - run.facts["kept_until_ns"] for row in run.table("samples")]
+    assert any(0 <= end <= 500_000_000 for end in ends)
+
+
+def test_a_row_from_before_the_first_message_lets_all_of_them_count(tmp_path: Path) -> None:
+    (run,) = carried_out(tmp_path, one_way("tcp-python", "messages = 9"), kept_until=LONG)
+    rows = [row for row in run.table("samples") if row["role"] == "writer"]
+    before = [row for row in rows if row["time_ns"] <= run.facts["kept_from_ns"]]
+    assert before[-1]["sent_messages"] == 0
+    assert run.facts["kept_from_ns"] - before[-1]["time_ns"] < 500_000_000
 
 
 def test_what_has_not_come_at_the_end_is_said(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from antiphon.cli.main import main
+from antiphon.lab import limits
+from antiphon.lab.bench.processes import Crew
 from antiphon.lab.leftovers import PREFIX
 from antiphon.lab.limits import MemoryLimit, remove_leftovers
 
@@ -44,9 +46,10 @@ workloads = ["none", "heap"]
 GROUPS = "cgroup v2", "cgroup v1"
 
 
-def plan_file(folder: Path, limit: str) -> Path:
+def plan_file(folder: Path, limit: str, protocol: str = "tcp-python") -> Path:
     path = folder / "limited.toml"
-    path.write_text(PLAN.format(limit=limit))
+    plan = PLAN.format(limit=limit).replace("tcp-python", protocol)
+    path.write_text(plan if protocol == "tcp-python" else plan.replace(', "heap"]', "]"))
     return path
 
 
@@ -91,6 +94,34 @@ def test_without_control_groups_processes_limit_themselves(tmp_path: Path) -> No
     assert found["none"]["outcome"] == "complete", found["none"]["reason"]
     assert found["none"]["limits"]["by"] == "RLIMIT_AS"
     assert found["heap"]["outcome"] == "out_of_memory", found["heap"]["reason"]
+
+
+def test_a_server_and_what_it_starts_have_the_limit_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind_here() not in GROUPS:
+        pytest.skip("no control groups for memory, or not ours to make: run as root")
+    limited: list[set[int]] = []
+    ended = Crew.close
+
+    def look(crew: Crew, timeout: float = 10.0) -> None:
+        limited.extend(
+            {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
+            for group in groups(os.getpid())
+        )
+        ended(crew, timeout)
+
+    monkeypatch.setattr(Crew, "close", look)
+    # As if the kernel had ended one of them, and nobody had noticed.
+    monkeypatch.setattr(limits, "_killed", lambda hierarchy, group: True)
+    out = tmp_path / "out"
+    plan = plan_file(tmp_path, "500MiB", "antiphon-broker")
+    assert main(["lab", "run", str(plan), "--out", str(out)]) == 0
+    # Its worker and the broker in one group, the reader and the writer in another each.
+    assert sorted(len(group) for group in limited) == [1, 1, 2]
+    facts = outcomes(out)["none"]
+    assert facts["outcome"] == "out_of_memory"
+    assert facts["reason"] == "a process wanted more memory than its limit"
 
 
 _KILLED = """

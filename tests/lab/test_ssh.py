@@ -147,6 +147,36 @@ def test_roles_run_on_other_hosts_and_everything_is_recorded(tmp_path: Path) -> 
         assert latency.num_rows > 0
 
 
+AHEAD = 3600 * 1_000_000_000
+ANOTHER_CLOCK = f"""
+import time
+true_ns, true = time.monotonic_ns, time.monotonic
+time.monotonic_ns = lambda: true_ns() + {AHEAD}
+time.monotonic = lambda: true() + {AHEAD} / 1e9
+"""
+
+
+def test_the_ping_between_hosts_lies_in_its_window(tmp_path: Path) -> None:
+    # There, an hour has gone by: as on any machine that was started at another time.
+    (tmp_path / "sitecustomize.py").write_text(ANOTHER_CLOCK)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    carried_out(tmp_path, "tcp-python", python=str(python))
+    folder = tmp_path / "out" / "link-ping.far"
+    facts = json.loads((folder / "run.json").read_text())
+    assert facts["outcome"] == "complete", facts["reason"]
+    (host,) = facts["hosts"]
+    assert (host["name"], host["roles"]) == ("east", [0])
+    assert abs(host["clock_offset_ns"] - AHEAD) <= host["clock_error_ns"]
+    rows = pq.read_table(folder / "latency.parquet").to_pylist()
+    assert rows
+    for row in rows:
+        assert row["source"] == 0
+        due = row["intended_ns"] - host["clock_offset_ns"]
+        assert facts["kept_from_ns"] <= due < facts["kept_until_ns"]
+
+
 def test_every_host_that_takes_part_is_described(tmp_path: Path) -> None:
     carried_out(tmp_path, "tcp-python")
     machine = json.loads((tmp_path / "out" / "machine.json").read_text())

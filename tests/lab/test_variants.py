@@ -8,12 +8,14 @@ import itertools
 import os
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.lab.campaign import Campaign
+from antiphon.lab.competing import Competition
 from antiphon.lab.conduct import conduct
 from antiphon.lab.plan import load_plan
 from antiphon.lab.protocols import PROTOCOLS, REQUEST, missing
@@ -207,6 +209,39 @@ def test_what_is_due_and_never_sent_is_counted(tmp_path: Path) -> None:
     skipped = run.facts["latency_skipped"]
     sent, asked = run.sent(), 2 * 4000 * 5.8
     assert sent + skipped <= asked * 1.1
+
+
+def test_times_that_were_left_out_before_the_window_are_not_its_own(tmp_path: Path) -> None:
+    keys = 'pattern = "one-way"\nprotocols = ["antiphon-node"]\nrates = [25_000]'
+    (run,) = carried_out(tmp_path, keys, kept_from=4.0, kept_until=6.0)
+    assert run.ended == ("complete", "")
+    came = [
+        row["received_messages"]
+        for row in run.table("samples")
+        if row["role"] == "reader" and row["kept"]
+    ]
+    assert 0 < run.facts["latency_left_out"] < came[-1] - came[0]
+
+
+def test_what_a_load_took_is_measured_from_the_begin_of_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    measured = Competition.measured
+
+    def look(competition: Competition) -> float | None:
+        looks.append(time.monotonic_ns())
+        return measured(competition)
+
+    monkeypatch.setattr(Competition, "measured", look)
+    keys = (
+        'pattern = "one-way"\nprotocols = ["tcp-python"]\nworkloads = ["some"]\n'
+        "[workloads.some]\ncpu = 0.1"
+    )
+    (run,) = carried_out(tmp_path, keys, kept_from=1.5, kept_until=3.5)
+    assert run.ended == ("complete", "")
+    since, until = looks[-2:]
+    assert run.facts["kept_from_ns"] <= since < run.facts["kept_until_ns"] <= until
 
 
 def test_a_slow_receiver_is_the_last_one_and_the_others_are_as_fast_as_they_may(

@@ -14,11 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from antiphon.errors import Closed, ConfigError
 from antiphon.lab.bench.machine import busy_seconds, process_cpu, threads_cpu
-from antiphon.lab.bench.processes import WorkerFailed
+from antiphon.lab.bench.processes import Crew, WorkerFailed
+from antiphon.lab.competing import Competition
+from antiphon.lab.places import Place
 from antiphon.lab.workloads import garbage as subject
 from antiphon.lab.workloads.cpu import CpuLoad, Pace
 from antiphon.lab.workloads.garbage import GarbageLoad, GarbageSettings, calibrate
@@ -226,26 +229,39 @@ def test_an_exception_ends_the_processes(make: Callable[[], CpuLoad | MemoryPres
 
 
 @pytest.mark.parametrize(
-    "load", [CpuLoad(0.02, processes=1), MemoryPressure(MEGABYTE)], ids=["cpu", "memory"]
+    "load",
+    [CpuLoad(0.02, processes=1, limit=3.0), MemoryPressure(MEGABYTE, limit=3.0)],
+    ids=["cpu", "memory"],
 )
 def test_the_time_limit_ends_the_processes(load: CpuLoad | MemoryPressure) -> None:
     try:
-        load.start(limit=3.0)
+        load.start()
         assert load.pids
         await_none(load.pids, timeout=30)
     finally:
         load.close()
 
 
-@both
 @pytest.mark.parametrize("limit", [0, -1, float("inf"), "long", None])
-def test_a_bad_limit_starts_nothing(
-    make: Callable[[], CpuLoad | MemoryPressure], limit: Any
-) -> None:
-    load = make()
+def test_a_bad_limit_is_refused(limit: Any) -> None:
     with pytest.raises(ConfigError, match="limit is"):
-        load.start(limit)
-    assert load.pids == ()
+        CpuLoad(0.02, limit=limit)
+    with pytest.raises(ConfigError, match="limit is"):
+        MemoryPressure(MEGABYTE, limit=limit)
+
+
+def test_what_competes_with_a_run_of_hours_lasts_as_long_and_is_bounded() -> None:
+    with Crew() as crew, contextlib.ExitStack() as loads:
+        competition = Competition(crew, loads, seed=1, seconds=6 * 3600.0)
+        competition.start(Place(), 0.02, MEGABYTE)
+        started = [
+            words
+            for child in psutil.Process().children(recursive=True)
+            if "--limit" in (words := child.cmdline())
+        ]
+        limits = [float(words[words.index("--limit") + 1]) for words in started]
+    assert {words[2].rpartition(".")[2] for words in started} == {"cpu", "memory"}
+    assert all(6 * 3600 < limit < 7 * 3600 for limit in limits)
 
 
 @both

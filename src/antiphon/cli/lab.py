@@ -378,7 +378,9 @@ def _ending(facts: dict[str, Any]) -> str:
     if facts["reason"]:
         return f"{facts['outcome']}: {facts['reason']}"
     skipped = facts.get("latency_skipped", 0)
-    return f"{facts['outcome']}; {skipped:,} never sent" if skipped else str(facts["outcome"])
+    # Without a rate only those that carry their times are due at all.
+    what = "delays not taken" if facts.get("rate") is None else "never sent"
+    return f"{facts['outcome']}; {skipped:,} {what}" if skipped else str(facts["outcome"])
 
 
 def _burst_table(found: list[Burst]) -> Table:

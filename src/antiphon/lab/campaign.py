@@ -104,7 +104,7 @@ class Campaign:
         try:
             facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
             quick, protocols = bool(facts["quick"]), facts["protocols"]
-            plan = load_plan(directory / "plan.toml")
+            plan = load_plan(directory / "plan.toml", called=facts["plan"])
         except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
             raise ConfigError(
                 f"{directory} holds no campaign that can be resumed ({error}); give a directory "

@@ -30,6 +30,8 @@ WORKER = "antiphon.lab.worker"
 SETTLE_SECONDS, MEASURE_SECONDS = 1.0, 4.0
 MOST = 0.95
 LOAD_SECONDS = 60.0
+# Beside the run's own time: for what else is set up meanwhile, and for its end.
+SPARE_SECONDS = 900.0
 
 
 def garbage_settings(plan: Plan) -> dict[str, GarbageSettings]:
@@ -63,7 +65,8 @@ def garbage_order(protocol: Protocol, wanted: Garbage, settings: GarbageSettings
 def garbage_use(plan: Plan, settings: Mapping[str, GarbageSettings]) -> dict[str, float]:
     """By language, the part of a core that the load on the collector takes, measured alone.
 
-    A plan that asks for this has one such load.
+    A plan that asks for this has one such load. Python's is always measured: that is what protocols
+    without a collector are held against.
     """
     found: dict[str, float] = {}
     runs = [run for run in runs_of(plan) if plan.workloads[run.workload].cpu_as_garbage]
@@ -72,7 +75,7 @@ def garbage_use(plan: Plan, settings: Mapping[str, GarbageSettings]) -> dict[str
     ((load, its),) = settings.items()
     wanted = plan.workloads[load].garbage
     assert wanted is not None
-    for name in dict.fromkeys(run.protocol for run in runs):
+    for name in dict.fromkeys(["tcp-python", *(run.protocol for run in runs)]):
         protocol = protocol_of(plan, name)
         if protocol.managed and protocol.language not in found and not missing(protocol):
             found[protocol.language] = _use_of(protocol, wanted, its, plan.seed)
@@ -115,13 +118,14 @@ class Competition:
     """What competes with one run for processor and memory, on every machine that takes part.
 
     Here it is started by this process, elsewhere by a worker there. It ends with ``crew`` and
-    ``loads``.
+    ``loads``; should those never come to it, some time after the ``seconds`` that the run has.
     """
 
-    def __init__(self, crew: Crew, loads: contextlib.ExitStack, seed: int) -> None:
+    def __init__(self, crew: Crew, loads: contextlib.ExitStack, seed: int, seconds: float) -> None:
         self._crew = crew
         self._loads = loads
         self._seed = seed
+        self._limit = seconds + SPARE_SECONDS
         self._here: list[CpuLoad] = []
         self._elsewhere: list[Child] = []
 
@@ -131,13 +135,14 @@ class Competition:
             label = f"load at {place.host}"
             child = self._crew.start(label, ("-m", WORKER), place.python, place.command)
             order = {"cpu": share, "memory_bytes": memory_bytes, "seed": self._seed}
-            child.ask("compete", LOAD_SECONDS, **order)
+            child.ask("compete", LOAD_SECONDS, limit=self._limit, **order)
             self._elsewhere += [child] if share is not None else []
             return
         if share is not None:
-            self._here.append(self._loads.enter_context(CpuLoad(share, seed=self._seed)))
+            load = CpuLoad(share, seed=self._seed, limit=self._limit)
+            self._here.append(self._loads.enter_context(load))
         if memory_bytes:
-            self._loads.enter_context(MemoryPressure(memory_bytes))
+            self._loads.enter_context(MemoryPressure(memory_bytes, self._limit))
 
     def measured(self) -> float | None:
         """The share of all cores that was taken since the last call, in the mean of machines."""

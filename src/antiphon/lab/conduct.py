@@ -10,7 +10,6 @@ import os
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -25,6 +24,7 @@ from antiphon.lab.java.role import JavaRole, prepared
 from antiphon.lab.latencies import latency_table
 from antiphon.lab.limits import MemoryLimit
 from antiphon.lab.outcome import Seen, judge
+from antiphon.lab.parties import Party, counts_of, roles
 from antiphon.lab.places import Place, cannot_open, open_places
 from antiphon.lab.plan import Run, Workload
 from antiphon.lab.protocols import REQUEST, Protocol, missing, protocol_of, unsuited
@@ -49,19 +49,6 @@ ANSWER = 15.0
 JOIN = 60.0
 STOP = 5.0
 CLOSE = 10.0
-
-
-@dataclass(slots=True)
-class Party:
-    """A process of a run, with its part in it."""
-
-    role: str
-    child: Child
-    process: psutil.Process
-    place: Place
-    writes: bool = False
-    reads: bool = False
-    last: dict[str, Any] = field(default_factory=dict)
 
 
 def conduct(campaign: Campaign, run: Run) -> Report:
@@ -93,6 +80,7 @@ class Conducted:
         begin = times.kept_from if run.messages is None else times.traffic
         self._seen = Seen(window=times.kept_until - begin)
         self._count: Count | None = None
+        self._settled = False
         self._start = 0
         self._window = (0, 0)
         self._kept: list[tuple[int, int, int]] = []  # time, messages, bytes
@@ -131,6 +119,8 @@ class Conducted:
                 self._seen.stuck = self._flowing and isinstance(error, WorkerTimeout)
             except Exception as error:
                 self._went_wrong(f"{type(error).__name__}: {error}")
+            # Nobody may have noticed: those who talk to a server that was ended just wait for it.
+            self._seen.out_of_memory = self._limit is not None and self._limit.exceeded
             outcome, reason = judge(self._seen)
             self._event("stop", outcome)
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -156,7 +146,6 @@ class Conducted:
 
     def _went_wrong(self, reason: str) -> None:
         self._seen.error = reason
-        self._seen.out_of_memory = self._limit is not None and self._limit.exceeded
         self._event("error", reason)
 
     def _processes(self) -> int:
@@ -188,7 +177,7 @@ class Conducted:
                 self._window = (first, self._start + end)
             over = self._all_there() or self._elapsed() >= times.kept_until
             elapsed = self._elapsed()
-            if second <= elapsed or over:
+            if second <= elapsed or over or self._settles():
                 second = int(elapsed)
                 self._sample(second, over)
                 second += 1
@@ -212,6 +201,14 @@ class Conducted:
             answer |= {key: answer[key] - offset for key in CLOCKED if answer.get(key)}
         return self._count.see(answers)
 
+    def _settles(self) -> bool:
+        """Once, when no more seems to come: what is lost is waited for after this sample, so that
+        the waiting has rows of its own."""
+        if self._settled or self._count is None or not self._count.still:
+            return False
+        self._settled = True
+        return True
+
     def _end_count(self, count: Count) -> None:
         """Its window is known only now. To wait for what was lost is no part of it."""
         self._window = count.window
@@ -231,7 +228,14 @@ class Conducted:
             place = places[-1]
             server = self._start_worker(crew, f"{run.protocol} server", place)
             at = len(roles(run))
-            server.ask("prepare", ANSWER, scheduling=run.scheduling, cores=self._cores(at))
+            server.ask(
+                "prepare",
+                ANSWER,
+                scheduling=run.scheduling,
+                cores=self._cores(at),
+                # Before it starts the server, which then has the same.
+                memory_limit=self._own_limit(server, place),
+            )
             service = server.ask("serve", system=run.protocol, host=place.address)["address"]
             self._join("server", server, place)
         folder = str(crew.folder()) if peer is not None and peer.folder else ""
@@ -324,7 +328,8 @@ class Conducted:
             )
             self._load["garbage"] = facts
             self._event("load", f"garbage {facts}")
-        self._competition = Competition(crew, loads, seed)
+        times = self._plan.times
+        self._competition = Competition(crew, loads, seed, times.kept_until - times.load)
         machines = {party.place.host if party.place.remote else "": party for party in measured}
         for machine, party in machines.items():
             share = workload.cpu
@@ -348,6 +353,8 @@ class Conducted:
     def _begin(self) -> None:
         active = [one.child for one in self._parties if one.writes]
         if self._run.messages is not None:
+            # All of them count, and differences need a row from before the first.
+            self._sample(int(self._elapsed()), last=False, before=True)
             self._count = Count(self._run, self._protocol)
         paced = len(active) if self._run.paced is None else self._run.paced
         for number, child in enumerate(active):
@@ -386,9 +393,10 @@ class Conducted:
             row = {"time_ns": when - offset, "event": event, "text": text}
             self._folder.add("events", host=host, role=party.role, **row)
 
-    def _sample(self, second: int, last: bool) -> None:
+    def _sample(self, second: int, last: bool, before: bool = False) -> None:
+        """``before``: before the window, wherever that begins."""
         now = time.monotonic_ns()
-        kept = self._window[0] <= now <= self._window[1] + NANOS // 2
+        kept = not before and self._window[0] <= now <= self._window[1] + NANOS // 2
         common = {"time_ns": now, "second": second, "kept": kept}
         asked = [party for party in self._parties if party.role != "server"]
         answers = dict(
@@ -411,7 +419,7 @@ class Conducted:
                 process=party.child.pid,
                 role=party.role,
                 **usage,
-                **_counts(answer),
+                **counts_of(answer),
             )
             for topic in answer.get("topics", ()):
                 overruns, key = topic["overruns"], f"overruns of {topic['topic']}"
@@ -436,9 +444,15 @@ class Conducted:
             self._folder.add("samples", **common, host=host, role="machine", **machine)
         self._seen.wrong = wrong
         if kept:
+            self._begin_window()
             self._seen.delivered.append(((now - self._start) / NANOS, messages))
             self._kept.append((now, messages, received))
         self._take_times(last)
+
+    def _begin_window(self) -> None:
+        """With its first sample: what the load took until then is not its own."""
+        if not self._kept and self._count is None and self._competition is not None:
+            self._competition.measured()
 
     def _usage(self, party: Party) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of a party and of its machine; the latter empty where that is this one."""
@@ -457,6 +471,8 @@ class Conducted:
             while True:
                 answer = party.child.ask("times", ANSWER, end=last)
                 party.last["left_out"] = answer["left_out"]
+                if self._count is None and len(self._kept) < 2:
+                    party.last["left out before"] = answer["left_out"]
                 found = latency_table(answer, index, self._window, offsets)
                 self._timed += found.num_rows
                 self._folder.add_table("latency", found)
@@ -491,6 +507,11 @@ class Conducted:
         # All of it counts, and much may have been before the first sample.
         return sum(int(one.last.get("kept last", {}).get("skipped", 0)) for one in self._parties)
 
+    def _left_out(self) -> int:
+        """Times that were too many to be kept, since the first sample of the window."""
+        last = [one.last for one in self._parties if "left_out" in one.last]
+        return sum(int(one["left_out"]) - int(one.get("left out before", 0)) for one in last)
+
     def _note_load(self) -> None:
         """What the load on the collectors came to, in the mean of the processes that had it."""
         measured = [one for one in self._parties if one.reads or one.writes]
@@ -506,7 +527,9 @@ class Conducted:
         """What whoever reads the figures should know of them."""
         notes = []
         if skipped:
-            notes.append(f"{skipped:,} were due and never sent")
+            paced = self._run.rate is not None
+            what = "were due and never sent" if paced else "delays were not taken"
+            notes.append(f"{skipped:,} {what}")
         garbage = self._load.get("garbage", {})
         wanted = garbage.get("replaced_per_second", 0.0)
         found = garbage.get("replaced_per_second_measured", wanted)
@@ -559,7 +582,7 @@ class Conducted:
             "versions": {"adapter": __version__, run.protocol: version},
             "load": self._load,
             "latency_one_in": self._one_in(),
-            "latency_left_out": sum(one.last.get("left_out", 0) for one in self._parties),
+            "latency_left_out": self._left_out(),
             "latency_skipped": self._skipped(),
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
@@ -567,31 +590,3 @@ class Conducted:
             "outcome": report.outcome,
             "reason": report.reason,
         }
-
-
-def roles(run: Run) -> list[tuple[str, bool, list[int]]]:
-    """For every process of a run: its role, whether it reads, and to whom it writes."""
-    if run.pattern != "one-way":
-        count = run.nodes
-        others = [[other for other in range(count) if other != own] for own in range(count)]
-        return [
-            (f"node-{own}", True, others[own] if own < run.senders else []) for own in range(count)
-        ]
-    names = ["writer"]
-    if run.senders > 1:
-        names = [f"writer-{number}" for number in range(run.senders)]
-    return [("reader", True, []), *((name, False, [0]) for name in names)]
-
-
-def _counts(answer: dict[str, Any]) -> dict[str, Any]:
-    if not answer:
-        return {}
-    return {
-        "gc_collections": answer.get("gc_collections"),
-        "gc_pause_ns": answer.get("gc_pause_ns"),
-        "sent_messages": answer["sent"],
-        "sent_bytes": answer["sent_bytes"],
-        "received_messages": answer["received"],
-        "received_bytes": answer["received_bytes"],
-        **answer.get("depths", {}),
-    }

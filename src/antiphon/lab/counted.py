@@ -34,6 +34,8 @@ class Count:
         self.sent = 0
         self.received = 0
         self.bytes = 0
+        self.still = False
+        """Whether all was sent and nothing came between the last two looks."""
         self._lossy = protocol.lossy
         self._done = False
         self._begun = time.monotonic_ns()
@@ -46,7 +48,8 @@ class Count:
         said = list(answers)
         now = time.monotonic_ns()
         received = sum(one["received"] for one in said)
-        if received != self.received:
+        none_came = received == self.received
+        if not none_came:
             self._changed = now
         self._last = max((one["last_ns"] for one in said), default=0)
         self.sent = sum(one["sent"] for one in said)
@@ -54,6 +57,7 @@ class Count:
         self.bytes = sum(one["received_bytes"] for one in said)
         self._first = min((one["begun_ns"] for one in said if one["begun_ns"]), default=0)
         self._done = all(one.get("done", True) for one in said)
+        self.still = self._done and none_came
         if not self._done:
             return False
         return received >= self.sent * self._each or (

@@ -15,6 +15,7 @@ from antiphon.lab.links import CHUNK, GRACE
 from antiphon.lab.places import cannot_open, open_places
 from antiphon.lab.plan import LINK_CHECKS, LINKS, Link, Run
 from antiphon.lab.record import Report, RunFolder, facts_of
+from antiphon.lab.remote import Clock, take_clock
 
 __all__ = ["check_links"]
 
@@ -77,6 +78,8 @@ def _look_at_link(campaign: Campaign, run: Run, folder: RunFolder) -> Report:
         folder.add(
             "latency",
             sequence=number,
+            source=0,
+            target=1,
             stage="round-trip",
             intended_ns=sent,
             sent_ns=sent,
@@ -106,7 +109,13 @@ def _measure(link: Link, check: str, seconds: float) -> dict[str, Any]:
     with open_places(link, 2) as (here, there), Crew() as crew:
         sender = crew.start(f"{check} sender", ("-m", END), here.python, here.command)
         if check == "link-ping":
-            return sender.ask("ping", patience, host=there.address, seconds=seconds)
+            # Its times are those of the sender's clock, and the window is one of ours.
+            clock = take_clock(sender) if here.remote else Clock()
+            told = sender.ask("ping", patience, host=there.address, seconds=seconds)
+            clock = clock.widened(take_clock(sender)) if here.remote else clock
+            host = {"name": here.host, "roles": [0]}
+            offset = {"clock_offset_ns": clock.offset_ns, "clock_error_ns": clock.error_ns}
+            return {**told, "hosts": [host | offset]}
         receiver = crew.start(f"{check} receiver", ("-m", END), there.python, there.command)
         port = receiver.ask("listen", check=check, host=there.address)["port"]
         receiver.tell("receive", seconds=seconds)

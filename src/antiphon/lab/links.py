@@ -5,6 +5,7 @@ antiphon.lab.links`` it is such a process; ``bench.orders`` says how it is spoke
 ``link_runs`` does so. Its orders are
 
 ====================  ===========================================================================
+``clock``             this machine's clock
 ``ping``              echoes from another host; answers with times in nanoseconds
 ``listen``            for ``link-tcp`` or ``link-udp``; answers with a port
 ``receive``           what one sender sends there; answers with bytes, seconds and datagrams
@@ -132,6 +133,9 @@ class LinkEnd(Orders):
 
     def _parts(self) -> list[Connectable]:
         return []
+
+    def do_clock(self) -> dict[str, Any]:
+        return {"time_ns": time.monotonic_ns()}
 
     def do_ping(self, host: str, seconds: float) -> dict[str, Any]:
         try:

@@ -358,10 +358,16 @@ def with_messages(run: Run, messages: int) -> Run:
     return replace(other, id=f"{_id(other, True)}.r{run.repeat}")
 
 
-def load_plan(name_or_path: str | Path, *, known: Collection[str] = KNOWN_PROTOCOLS) -> Plan:
+def load_plan(
+    name_or_path: str | Path,
+    *,
+    known: Collection[str] = KNOWN_PROTOCOLS,
+    called: str | None = None,
+) -> Plan:
     """A shipped plan by its name, or the plan in a ``.toml`` file; raises `PlanError`.
 
-    ``known`` are the protocols that a plan may name.
+    ``known`` are the protocols that a plan may name. A plan without a name has that of its file, or
+    ``called``: the copy in a campaign's directory has another file name than the plan had.
     """
     # The reader needs the classes of this module, so it cannot be imported before them.
     from antiphon.lab.plan_file import read_plan
@@ -369,7 +375,7 @@ def load_plan(name_or_path: str | Path, *, known: Collection[str] = KNOWN_PROTOC
     if isinstance(name_or_path, str) and name_or_path in shipped_plans():
         return read_plan(_PLANS / f"{name_or_path}.toml", known)
     if Path(name_or_path).suffix == ".toml":
-        return read_plan(Path(name_or_path), known)
+        return read_plan(Path(name_or_path), known, called)
     names = shipped_plans()
     raise PlanError(
         f"there is no plan {str(name_or_path)!r}; give the path of a .toml file, or one of "

@@ -25,11 +25,15 @@ __all__ = ["read_plan"]
 _QUICK_KEYS = ("repeats", "protocols", "leave_out", "times", "workloads", "series")
 
 
-def read_plan(path: Path, known: Collection[str]) -> Plan:
-    """The plan in a file; raises `PlanError` with all that is wrong with it."""
+def read_plan(path: Path, known: Collection[str], called: str | None = None) -> Plan:
+    """The plan in a file; raises `PlanError` with all that is wrong with it.
+
+    ``called`` is its name if it gives none; else it is the file's.
+    """
+    name = path.stem if called is None else called
     source, document, lines = _parse(path)
     faults = Faults(str(path), lines, document)
-    plan = plan_of(faults, document, path.stem, known)
+    plan = plan_of(faults, document, name, known)
     faults.end()
     plan = replace(plan, text=source, folder=path.parent)
     if "quick" not in document:
@@ -37,7 +41,7 @@ def read_plan(path: Path, known: Collection[str]) -> Plan:
     changed, protocols = _quick(faults, document, plan)
     faults.end()
     faults.quick = True
-    small = plan_of(faults, changed, path.stem, known)
+    small = plan_of(faults, changed, name, known)
     faults.end()
     series = _reduced(small.series, plan.series, protocols)
     small = replace(small, series=series, text=source, folder=path.parent, reduced=True)

@@ -129,11 +129,13 @@ class LabWorker(Worker):
         self._garbage.start()
         return {}
 
-    def do_compete(self, cpu: float | None, memory_bytes: int, seed: int) -> dict[str, Any]:
+    def do_compete(
+        self, cpu: float | None, memory_bytes: int, seed: int, limit: float
+    ) -> dict[str, Any]:
         if cpu is not None:
-            self._cpu_load = self._loads.enter_context(CpuLoad(cpu, seed=seed))
+            self._cpu_load = self._loads.enter_context(CpuLoad(cpu, seed=seed, limit=limit))
         if memory_bytes:
-            self._loads.enter_context(MemoryPressure(memory_bytes))
+            self._loads.enter_context(MemoryPressure(memory_bytes, limit))
         return {}
 
     def do_competed(self) -> dict[str, Any]:

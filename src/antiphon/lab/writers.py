@@ -72,11 +72,12 @@ class Writer(WorkingThread):
         due = clock()
         while not stopped():
             self.sent += burst()
-            now = clock()
-            if now < due or not self._stamp.fits:
-                continue
-            self._send(due)
-            due = self._next(due, now)
+            # All that were due meanwhile. With one after each burst they would soon be a second
+            # late where a burst takes longer than from one to the next, however fast they arrive.
+            until = clock() if self._stamp.fits else due - 1
+            while due <= until and not stopped():
+                self._send(due)
+                due = self._next(due, clock())
 
     def _send_number(self, messages: int) -> None:
         stopped, burst, clock = self._stop.is_set, self._sender.burst, time.monotonic_ns
@@ -88,7 +89,8 @@ class Writer(WorkingThread):
             now = clock()
             if self._stamp.fits and now >= due:
                 self._send(due)
-                due = self._next(due, now)
+                # However long they take, all messages of the number are sent: none is skipped.
+                due = max(due + STAMP_EVERY, now - LATEST)
             elif messages - self.sent >= most:
                 self.sent += burst()
             else:

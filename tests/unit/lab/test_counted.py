@@ -83,6 +83,15 @@ def test_what_may_be_lost_is_not_waited_for(run: Callable[..., Run]) -> None:
     assert other.missing == "8 of 10 messages had come by the end"
 
 
+def test_it_is_still_when_all_was_sent_and_no_more_has_come(run: Callable[..., Run]) -> None:
+    count = Count(run(), LOSSY)
+    seen = []
+    for sent, received in ((5, 5), (5, 5), (10, 7), (10, 8), (10, 8)):
+        count.see([said(received=received), said(sent, done=sent == 10)])
+        seen.append(count.still)
+    assert seen == [False, False, False, False, True]
+
+
 def test_nothing_at_all_is_missing_even_where_it_may_be_lost(run: Callable[..., Run]) -> None:
     count = Count(run(), LOSSY)
     count.see([said(), said(10)])

@@ -95,3 +95,13 @@ def test_a_number_of_messages_that_has_not_come_is_an_error() -> None:
     assert judge(Seen(9.0, delivered=flowing(), missing=late)) == ("error", late)
     still = [(float(second), 3) for second in range(9)]
     assert judge(Seen(9.0, delivered=still, missing=late))[0] == "blocked"
+
+
+@pytest.mark.parametrize(
+    ("missing", "outcome"), [("", "complete"), ("3 of 9 messages had come", "unbounded_growth")]
+)
+def test_memory_rises_without_bound_only_while_messages_are_under_way(
+    missing: str, outcome: str
+) -> None:
+    grown = {"node-2": [37 * MIB, 50 * MIB, 77 * MIB]}
+    assert judge(Seen(60.0, delivered=flowing(), resident=grown, missing=missing))[0] == outcome

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 LIMIT = 3600.0
-"""Seconds after which a child ends, whatever happened to the program that started it."""
+"""Seconds after which a child ends, unless whoever starts it knows how long it is needed."""
 
 PR_SET_PDEATHSIG = 1
 MOST_PROCESSES = 1024
@@ -55,7 +55,8 @@ class CpuLoad(Load):
 
     The cores are those that this process may use. There are as many processes as cores unless
     ``processes`` says otherwise. ``cycle`` is the mean time in seconds from one busy period to the
-    next; the lengths vary by ``seed``, so that the processes do not run in step.
+    next; the lengths vary by ``seed``, so that the processes do not run in step. Whatever happens
+    to this program, they end after ``limit`` seconds.
 
     As root its processes go before all others, so that it has its share whoever else wants the
     processor. Without that right it competes as an equal; `measured` tells what it got.
@@ -64,32 +65,37 @@ class CpuLoad(Load):
     """
 
     def __init__(
-        self, share: float, processes: int | None = None, cycle: float = 0.02, seed: int = 0
+        self,
+        share: float,
+        processes: int | None = None,
+        cycle: float = 0.02,
+        seed: int = 0,
+        limit: float = LIMIT,
     ) -> None:
         self.cores = len(os.sched_getaffinity(0))
         self.share = check_number("share", share, 0.001, 1)
         self.processes = _check_processes(processes, self.cores, self.share)
         self.cycle = check_number("cycle", cycle, 0.001, 1)
         self.seed = check_whole("seed", seed, 0, MOST_SEED)
+        self.limit = check_limit(limit)
         self._crew = Crew()
         self._started = False
         self._open = False
         self._at = 0.0
         self._spent: dict[int, float] = {}
 
-    def start(self, limit: float = LIMIT) -> None:
-        """Start the processes, each for at most ``limit`` seconds. Blocks until all are at work.
+    def start(self) -> None:
+        """Start the processes. Blocks until all are at work.
 
         Raises `Closed` on a second start, and `WorkerFailed` when a process cannot be started;
         then none is left.
         """
-        check_limit(limit)
         if self._started:
             raise Closed("a CPU load starts only once; make another one", what="CpuLoad")
         self._started = self._open = True
         try:
             children = [
-                self._crew.start(f"CPU load {index}", self._command(index, limit))
+                self._crew.start(f"CPU load {index}", self._command(index))
                 for index in range(self.processes)
             ]
             for child in children:
@@ -101,14 +107,14 @@ class CpuLoad(Load):
             self.close()
             raise
 
-    def _command(self, index: int, limit: float) -> tuple[str, ...]:
+    def _command(self, index: int) -> tuple[str, ...]:
         own = self.share * self.cores / self.processes
         return (
             *("-m", "antiphon.lab.workloads.cpu"),
             *("--share", repr(min(1.0, own))),
             *("--cycle", repr(self.cycle)),
             *("--seed", f"{self.seed}/{index}"),
-            *("--limit", repr(limit)),
+            *("--limit", repr(self.limit)),
             *("--parent", str(os.getpid())),
         )
 
@@ -266,9 +272,9 @@ def check_number(setting: str, value: object, low: float, high: float) -> float:
     return float(value)
 
 
-def check_limit(limit: object) -> None:
-    """Raises `ConfigError` unless a child may run for so many seconds."""
-    check_number("limit", limit, 0.1, 7 * 86400)
+def check_limit(limit: object) -> float:
+    """The limit, if a child may run for so many seconds; otherwise `ConfigError`."""
+    return check_number("limit", limit, 0.1, 7 * 86400)
 
 
 def check_whole(setting: str, value: object, low: int, high: int) -> int:

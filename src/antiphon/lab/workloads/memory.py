@@ -33,22 +33,24 @@ _SLOWEST_TOUCH = 100e6
 class MemoryPressure(Load):
     """Holds that many bytes in a process of its own, every page written to about once a second.
 
+    Whatever happens to this program, the process ends after ``limit`` seconds.
+
     Start it by hand or as a context. Not thread-safe. Raises `ConfigError` for a bad argument.
     """
 
-    def __init__(self, bytes: int) -> None:
+    def __init__(self, bytes: int, limit: float = LIMIT) -> None:
         most = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
         self.bytes = check_whole("bytes", bytes, 1, most)
+        self.limit = check_limit(limit)
         self._crew = Crew()
         self._started = False
 
-    def start(self, limit: float = LIMIT) -> None:
-        """Start the process, for at most ``limit`` seconds. Blocks until every page was touched.
+    def start(self) -> None:
+        """Start the process. Blocks until every page was touched.
 
         Raises `ConfigError` when so much is not available now, `Closed` on a second start, and
         `WorkerFailed` when the process cannot be started.
         """
-        check_limit(limit)
         if self._started:
             raise Closed("memory pressure starts only once; make another", what="MemoryPressure")
         most = int(_available() * (1 - _LEFT_TO_OTHERS))
@@ -62,7 +64,7 @@ class MemoryPressure(Load):
         command = (
             *("-m", "antiphon.lab.workloads.memory"),
             *("--bytes", str(self.bytes)),
-            *("--limit", repr(limit)),
+            *("--limit", repr(self.limit)),
             *("--parent", str(os.getpid())),
         )
         try:
