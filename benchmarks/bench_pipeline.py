@@ -5,10 +5,12 @@ must contain. A run is a process of its own, as a user would start it; its time 
 Spark takes to start and the rest. Memory is the most that Python and Java had at one moment each,
 as the kernel counts it.
 
-    python benchmarks/bench_pipeline.py [--rows N] [--growth] [--master URL] [--folder DIR]
+    python benchmarks/bench_pipeline.py [--rows N] [--growth] [--check]
+                                        [--master URL] [--folder DIR]
 
 With --growth also a fifth and twice as many: rows per second should be the same. A hundred million
-rows take about 1.2 GB in the folder while they are there.
+rows take about 1.2 GB in the folder while they are there. With --check it says what is too slow or
+too large, and ends with status 1 if anything is. That is for a quiet machine with two cores.
 """
 
 from __future__ import annotations
@@ -35,6 +37,11 @@ from antiphon.pipeline.simulate import simulate
 
 LOOK = 0.1
 STEPS = (0.2, 1.0, 2.0)
+# A small campaign takes 40 s, of which Spark's start is the most, and 50 million rows 90 s.
+START_SECONDS = 40.0
+SECONDS_PER_ROW = 1e-6
+MOST_JAVA = 4_000_000_000
+LEAST_GROWTH = 0.8
 
 JOB = """
 import json, sys, time
@@ -97,6 +104,27 @@ def measure(rows: int, folder: Path, master: str) -> Measured:
     return found
 
 
+def missed(found: list[Measured]) -> list[str]:
+    """What is not as it should be, a line each."""
+    lines = []
+    for one in found:
+        most = START_SECONDS + one.rows * SECONDS_PER_ROW
+        if one.seconds > most:
+            lines.append(f"{one.rows:,} rows took {one.seconds:.1f} s; at most {most:.1f} s")
+        if one.java > MOST_JAVA:
+            lines.append(
+                f"{one.rows:,} rows took {one.java / 1e9:.2f} GB of Java's memory; "
+                f"at most {MOST_JAVA / 1e9:.0f} GB"
+            )
+    growth = found[-1].rate / found[0].rate
+    if growth < LEAST_GROWTH:
+        lines.append(
+            f"{found[-1].rows:,} rows were {growth:.2f} times as fast a row as {found[0].rows:,}; "
+            f"at least {LEAST_GROWTH}"
+        )
+    return lines
+
+
 def _watch(own: int, found: Measured, over: threading.Event) -> None:
     """The high-water mark of each process, kept by the kernel, until they are gone."""
     while not over.wait(LOOK):
@@ -133,6 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How fast the pipeline is.")
     parser.add_argument("--rows", type=int, default=50_000_000, help="latencies in all")
     parser.add_argument("--growth", action="store_true", help="also a fifth and twice as many")
+    parser.add_argument("--check", action="store_true", help="fail if it is too slow or large")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--folder", type=Path, help="where campaigns lie meanwhile")
     arguments = parser.parse_args()
@@ -149,6 +178,11 @@ def main() -> None:
             found.append(measure(int(arguments.rows * step), Path(folder), arguments.master))
             _print_stages(console, found[-1])
     _print_all(console, found)
+    if arguments.check:
+        lines = missed(found)
+        for line in lines or ["as fast and as small as it should be"]:
+            console.print(line, highlight=False)
+        sys.exit(1 if lines else 0)
 
 
 def _print_stages(console: Console, one: Measured) -> None:

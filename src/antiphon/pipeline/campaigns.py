@@ -356,7 +356,7 @@ def _not_there(
 
     path = campaign.directory / "plan.toml"
     try:
-        plan = load_plan(path)
+        plan = load_plan(path, called=facts.get("plan"))
         if facts.get("quick"):
             plan = plan.quick()
         if facts.get("protocols") is not None:

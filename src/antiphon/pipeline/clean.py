@@ -36,6 +36,7 @@ COUNTERS = (
 )
 """Columns of the samples that are totals so far; the others are as they were at that moment."""
 
+_MESSAGES = ("sent_messages", "sent_bytes", "received_messages", "received_bytes")
 # The last sample of a window is taken when the window is over: as the lab, we let it count.
 _LATE_NS = 500_000_000
 
@@ -61,8 +62,12 @@ def samples(rows: DataFrame, found: DataFrame) -> DataFrame:
     The first row of a process has nothing before it: its differences are null. So are those over a
     clock that went backwards, and that of a counter that has become smaller: it was set back, and
     nobody knows how far it had come. Such rows are not ``kept`` where no time can be told.
+
+    Of a run of a given number of messages all count, also what was sent before its first row: those
+    counters begin at 0. Its window is known only when it is over, after its rows were written, so
+    which of them are ``kept`` is told by their times: to wait for what was lost is no part of it.
     """
-    owned = _owned(rows, found, "samples", "outcome")
+    owned = _owned(rows, found, "samples", "outcome", "messages", "kept_from_ns", "kept_until_ns")
     each = Window.partitionBy("campaign", "run", "host", "role", "process")
     before = each.orderBy("second", "time_ns")
     elapsed = fn.col("time_ns") - fn.lag("time_ns").over(before)
@@ -70,17 +75,31 @@ def samples(rows: DataFrame, found: DataFrame) -> DataFrame:
         "*",
         fn.when(elapsed > 0, elapsed).alias("elapsed_ns"),
         fn.lag("kept").over(before).alias("kept_before"),
+        (fn.row_number().over(before) == 1).alias("first"),
         *(fn.lag(name).over(before).alias(f"{name}_before") for name in COUNTERS),
     )
     changed = {name: _difference(name) for name in COUNTERS}
+    from_zero = fn.col("first") & fn.col("messages").isNotNull()
+    changed |= {
+        name: fn.when(from_zero, fn.col(name)).otherwise(changed[name]) for name in _MESSAGES
+    }
+    flagged = fn.col("kept") & fn.col("kept_before")
     changed["kept"] = fn.coalesce(
-        fn.col("kept")
-        & fn.col("kept_before")
+        fn.when(fn.col("messages").isNull(), flagged).otherwise(_in_window())
         & fn.col("elapsed_ns").isNotNull()
         & (fn.col("outcome") == "complete"),
         fn.lit(False),
     )
     return timed.select(*(changed.get(name, fn.col(name)).alias(name) for name in CLEAN["samples"]))
+
+
+def _in_window() -> Column:
+    """Whether a row and the one before it lie about a window, and not only beside it."""
+    time, begin = fn.col("time_ns"), fn.col("time_ns") - fn.col("elapsed_ns")
+    since, until = fn.col("kept_from_ns"), fn.col("kept_until_ns")
+    return (
+        (begin >= since - _LATE_NS) & (begin < until) & (time > since) & (time <= until + _LATE_NS)
+    )
 
 
 def _difference(name: str) -> Column:

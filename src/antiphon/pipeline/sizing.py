@@ -10,7 +10,7 @@ Receives the table ``scaling``; hands on the table ``sizing``.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
 from antiphon.errors import ConfigError
@@ -35,18 +35,23 @@ def requests_per_second(updates_per_second: float, update_share: float = UPDATE_
     return updates_per_second / checked_share(update_share)
 
 
-def sized(scaling: DataFrame, update_share: float = UPDATE_SHARE) -> DataFrame:
+def sized(scaling: DataFrame, receivers: Column, update_share: float = UPDATE_SHARE) -> DataFrame:
     """Of the groups in ``scaling``: requests per second of a node and of the whole cluster.
 
     All nodes serve requests; those that send are ``senders`` of them. In a group where one node
-    makes all updates (1-n), that node's updates are those of the whole cluster.
+    makes all updates (1-n), that node's updates are those of the whole cluster. ``receivers`` is
+    how many get a message that is sent once: whoever sends to one node at a time has to tell every
+    other one of an update. Round trips tell nobody anything, and are left out.
     """
     share = checked_share(update_share)
-    updates = fn.col("messages_per_second_node") * fn.col("senders")
+    others = fn.greatest(fn.lit(1), fn.col("nodes") - 1)
+    each = fn.col("messages_per_second_node") * receivers / others
+    updates = each * fn.col("senders")
     table = (
         scaling.where(fn.col("pattern").isin("1-n", "n-n", "m-n"))
+        .where(~fn.col("variant").eqNullSafe("request"))
         .withColumn("update_share", fn.lit(share))
-        .withColumn("updates_per_second_node", fn.col("messages_per_second_node"))
+        .withColumn("updates_per_second_node", each)
         .withColumn("updates_per_second_total", updates)
         .withColumn("requests_per_second_total", updates / share)
         .withColumn("requests_per_second_node", updates / share / fn.col("nodes"))

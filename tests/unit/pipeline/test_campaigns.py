@@ -72,6 +72,17 @@ def test_a_run_of_the_plan_without_a_folder_was_interrupted(campaign: Path) -> N
     assert facts["kept_from_ns"] is None
 
 
+def test_what_is_missing_is_of_the_plan_that_the_campaign_names(campaign: Path) -> None:
+    # A plan without a name has that of its file, which is another one in the campaign.
+    plan = campaign / "plan.toml"
+    plan.write_text(plan.read_text().replace('name = "small"\n', "") + LATER)
+    (campaign / RUN.format(2) / "run.json").unlink()
+    found = look(campaign)
+    assert "interrupted" in outcomes(found).values()
+    assert "absent" in outcomes(found).values()
+    assert {run.facts["plan"] for run in found.runs} == {"small"}
+
+
 def test_without_a_plan_that_can_be_read_this_is_said(campaign: Path) -> None:
     (campaign / "plan.toml").write_text("name = ")
     found = look(campaign)

@@ -135,6 +135,29 @@ class TestSamples:
         assert fourth["elapsed_ns"] == 4 * SECOND - SECOND // 2
         assert fourth["kept"]
 
+    def test_of_a_number_of_messages_all_count_also_those_before_the_first_row(
+        self, spark: SparkSession
+    ) -> None:
+        rows = (
+            sample(1, sent_messages=30, sent_bytes=3000, cpu_seconds=0.25),
+            sample(2, sent_messages=50, sent_bytes=5000, cpu_seconds=0.5),
+        )
+        first, second = self.of(spark, *rows, messages=50)
+        assert (first["sent_messages"], first["sent_bytes"], first["kept"]) == (30, 3000, False)
+        assert first["cpu_seconds"] is None  # a process has used some before it sends
+        assert (second["sent_messages"], second["cpu_seconds"], second["kept"]) == (20, 0.25, True)
+        first, _ = self.of(spark, *rows)
+        assert first["sent_messages"] is None
+
+    def test_of_a_number_of_messages_the_times_tell_what_is_kept(self, spark: SparkSession) -> None:
+        # Written while nobody knew when the last message would come: at 3.2 s, and the rest of it
+        # is waiting for what was lost. The first was sent just after the first row.
+        late = sample(3, time_ns=3 * SECOND + SECOND // 4)
+        rows = [sample(1, kept=False), sample(2), sample(3), late, sample(4), sample(5)]
+        window = {"kept_from_ns": SECOND + 1000, "kept_until_ns": 3 * SECOND + SECOND // 5}
+        found = self.of(spark, *rows, messages=50, **window)
+        assert [row["kept"] for row in found] == [False, True, True, True, False, False]
+
     def test_the_machine_has_no_process_number(self, spark: SparkSession) -> None:
         found = self.of(spark, sample(1, "machine"), sample(2, "machine"))
         assert found[1]["cpu_seconds"] == 0.5

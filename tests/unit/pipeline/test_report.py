@@ -280,6 +280,20 @@ def test_what_one_sender_gets_through_is_held_against_the_papers_groups(tmp_path
     assert found["UDP, all to all, 1 kB, 16 nodes, per node"] == ("1.20/s", "not measured")
 
 
+def test_where_a_paper_adds_both_directions_ours_are_added_too(tmp_path: Path) -> None:
+    # 10 MB/s from every node, and so as much to it: 20 MB/s as the paper counts.
+    cluster = {"protocol": "antiphon-node", "pattern": "n-n", "nodes": 8, "senders": 8}
+    one = {"messages_per_second_node": 2_500.0, "bytes_per_second_node": 10e6, "slowdown": 1.0}
+    write(tmp_path, "scaling", [KEYS | cluster | one | {"size": 4096}])
+    found = {value.says: value for value in papers.Papers(Tables(tmp_path)).beside("scaling")}
+    value = found["4 KiB, per node, 8 nodes, both directions together"]
+    assert (value.theirs, value.ours) == ("1.37\u00a0GB/s", "20\u00a0MB/s")
+    facets = {one["at"][0]: one for one in made(tmp_path).figure("scaling")}
+    ours, theirs = facets["bytes per node"]["traces"]
+    assert (ours["y"], theirs["y"]) == ([10.0], [685.0])
+    assert theirs["name"] == "EthDXNet: 8 nodes, one direction"
+
+
 def _spaced(report: Report) -> str:
     """Its cells one after the other, with a space between them."""
     apart = re.sub(r"</t[dh]>", " ", report.source)

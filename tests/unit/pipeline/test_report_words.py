@@ -95,6 +95,66 @@ def test_a_single_protocol_is_compared_with_nobody(tmp_path: Path) -> None:
     assert "Only lonely was measured under load. It keeps 70 %" in said
 
 
+def _beside(out: Path, kept: dict[str, dict[str, float | str | None]]) -> str:
+    """By protocol and load the part kept, or how the run ended. Without load all complete."""
+    runs, idle, rows = [], [], []
+    for protocol, loads in kept.items():
+        keys = KEYS | {"protocol": protocol}
+        idle.append(keys | {"repeats": 1} | spread("bytes_per_second", 1e6))
+        for load, part in {"none": 1.0, **loads}.items():
+            ended = part if isinstance(part, str) else "complete"
+            at = keys | {"workload": load}
+            runs.append(at | MACHINE | {"run": f"{protocol}.{load}", "outcome": ended})
+            if load != "none" and not isinstance(part, str):
+                rows.append(at | {"kept": part, "repeats": 1, "baseline_repeats": 1})
+    write(out, "runs", runs)
+    write(out, "throughput", idle)
+    write(out, "degradation", rows)
+    return made(out).words
+
+
+def test_who_does_not_complete_beside_a_load_keeps_nothing_there(tmp_path: Path) -> None:
+    said = _beside(
+        tmp_path,
+        {
+            "breaks": {"cpu": 0.99, "garbage": "out_of_memory"},
+            "bends": {"cpu": 0.9, "garbage": 0.7},
+        },
+    )
+    assert "bends keeps the most of 2: it keeps 70 %" in said
+    assert "breaks collapses: it keeps nothing beside garbage, where it ran out of memory" in said
+    assert "99 %ran out of memory" in said
+
+
+def test_a_load_that_nobody_completes_is_a_load_all_the_same(tmp_path: Path) -> None:
+    said = _beside(
+        tmp_path,
+        {name: {"cpu": 0.9, "garbage": "blocked"} for name in ("one", "two")},
+    )
+    assert "All 2 protocols collapse." in said
+    assert "beside garbage, where it stood still" in said
+
+
+def test_who_was_not_tried_beside_all_loads_is_named_and_not_ranked(tmp_path: Path) -> None:
+    said = _beside(
+        tmp_path,
+        {
+            "tcp-c": {"cpu": 0.99, "garbage": "not_applicable"},
+            "one": {"cpu": 0.85, "garbage": 0.9},
+            "two": {"cpu": 0.95, "garbage": 0.4},
+        },
+    )
+    assert "one holds best of 2: it keeps 85 %" in said
+    assert "two collapses: it keeps 40 %" in said
+    assert "Not ranked: tcp-c was not measured beside garbage." in said
+
+
+def test_where_no_two_bore_the_same_loads_the_one_with_the_most_is_told(tmp_path: Path) -> None:
+    said = _beside(tmp_path, {"one": {"cpu": 0.99}, "two": {"cpu": 0.8, "garbage": 0.7}})
+    assert "Only two was measured beside cpu and garbage. It keeps 70 %" in said
+    assert "Not ranked: one was not measured beside garbage." in said
+
+
 def test_without_load_the_answer_is_about_speed_and_says_what_is_missing(tmp_path: Path) -> None:
     rows = [
         KEYS | {"protocol": name, "repeats": 3} | spread("bytes_per_second", speed)
@@ -151,6 +211,14 @@ def test_sampled_tails_short_windows_and_bad_clocks_are_warned_of(tmp_path: Path
     assert "Messages were lost on the way by antiphon-node 1,500" in said
 
 
+def test_a_number_of_messages_that_is_soon_over_is_no_short_window(tmp_path: Path) -> None:
+    run = KEYS | MACHINE | {"campaign": "c2", "run": "r1", "outcome": "complete"}
+    write(tmp_path, "runs", [run | {"messages": 500, "window_seconds": 0.007}])
+    said = made(tmp_path).words
+    assert "Windows are as short" not in said
+    assert "a given number of messages were over within 7.00 ms" in said
+
+
 def test_a_load_that_missed_its_aim_is_warned_of(tmp_path: Path) -> None:
     story.stability(tmp_path)
     run = KEYS | MACHINE | {"campaign": "stability-1", "workload": "cpu-60", "run": "r9"}
@@ -167,8 +235,11 @@ def test_a_load_on_collectors_that_was_late_and_messages_never_sent_are_warned_o
     story.stability(tmp_path)
     run = KEYS | MACHINE | {"campaign": "stability-1", "workload": "garbage", "run": "r9"}
     late = {"garbage_per_second": 50_000.0, "garbage_per_second_measured": 12_345.0}
-    write(tmp_path, "runs", [run | late | {"latency_skipped": 1_200, "outcome": "complete"}])
+    paced = {"run": "r10", "rate": 1000.0, "latency_skipped": 1_200, "outcome": "complete"}
+    free = late | {"latency_skipped": 70, "outcome": "complete"}
+    write(tmp_path, "runs", [run | free, run | paced])
     said = made(tmp_path).words
+    assert "70 delays of runs without a rate were not taken" in said
     assert "garbage replaced 12,345 objects a second in a process where 50,000 were" in said
     assert "1,200 messages that were due were never sent" in said
 
@@ -185,8 +256,53 @@ def test_what_was_set_aside_is_listed(tmp_path: Path) -> None:
 def test_delays_are_told_at_the_rate_that_most_protocols_share(tmp_path: Path) -> None:
     story.delays(tmp_path)
     said = made(tmp_path).words
-    assert "At 1,000/s, 99 of 100 messages of antiphon-topic come within 244 µs" in said
+    assert (
+        "At 1,000/s in messages of 128 B over loopback, 99 of 100 messages of antiphon-topic come "
+        "within 244 µs"
+    ) in said
     assert "The latest is nats with 976 µs" in said
+
+
+def _delays(out: Path, *rows: dict[str, Any]) -> str:
+    paced = [
+        {**KEYS, "rate": 1000.0, "stage": "delivery", "p50_us": 1, "mean_us": 1.0, **row}
+        for row in rows
+    ]
+    write(out, "latency", paced)
+    runs = [
+        row | MACHINE | {"run": f"r{at}", "outcome": "complete"} for at, row in enumerate(paced)
+    ]
+    write(out, "runs", runs)
+    return made(out).words
+
+
+def test_delays_are_compared_in_one_setting_alone(tmp_path: Path) -> None:
+    said = _delays(
+        tmp_path,
+        {"protocol": "one", "p99_us": 100},
+        {"protocol": "two", "p99_us": 300},
+        {"protocol": "one", "p99_us": 1, "link": "gigabit"},
+        {"protocol": "one", "p99_us": 7000, "size": 65536},
+        {"protocol": "two", "p99_us": 8000, "workload": "cpu-60"},
+        {"protocol": "three", "p99_us": 8000, "workload": "cpu-60"},
+        {"protocol": "four", "p99_us": 8000, "workload": "cpu-60"},
+        {"protocol": "two", "p99_us": 9000, "senders": 16},
+    )
+    assert "of one come within 100 µs" in said
+    assert "the earliest of 2. The latest is two with 300 µs." in said
+
+
+def test_where_some_keep_the_rate_it_is_their_topics_that_are_told(tmp_path: Path) -> None:
+    shares = {"protocol": "antiphon-topic", "senders": 2, "paced": 1}
+    said = _delays(
+        tmp_path,
+        shares | {"topic": "lab/0/1", "mean_us": 9.0, "p99_us": 40},
+        shares | {"topic": "lab/0/2", "mean_us": 9000.0, "p99_us": 60_000},
+    )
+    assert (
+        "At 1,000/s in messages of 2 kB over loopback from 2 senders, 99 of 100 messages of "
+        "antiphon-topic come within 40 µs"
+    ) in said
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,24 @@ def test_sizing_is_the_papers_rule() -> Asks:
     assert tcp["update_share"] == 0.15
 
 
+@TESTS.add
+def test_who_sends_to_one_at_a_time_tells_all_others_of_an_update() -> Asks:
+    # As many messages come as in the group, and each of them is for one node.
+    same = _group(4, 30.0)
+    keys = {"protocol": "antiphon-node", "stack": None}
+    runs = [same, {**same, **keys, "run": "to one"}]
+    node, group = in_order((yield put(TABLES["sizing"], runs)), "protocol")
+    assert (group["updates_per_second_node"], group["updates_per_second_total"]) == (30.0, 120.0)
+    assert (node["updates_per_second_node"], node["updates_per_second_total"]) == (30.0, 120.0)
+    assert node["requests_per_second_total"] == group["requests_per_second_total"]
+
+
+@TESTS.add
+def test_round_trips_are_no_updates() -> Asks:
+    asked = _group(4, 30.0, protocol="antiphon-node", stack=None, variant="request")
+    assert (yield put(TABLES["sizing"], [asked])) == []
+
+
 def _half_updates(given: Inputs) -> DataFrame:
     return TABLES["sizing"](replace(given, update_share=0.5))
 

@@ -136,6 +136,15 @@ def test_the_table_has_what_the_bus_itself_would_say() -> Asks:
 
 
 @TESTS.add
+def test_what_was_overrun_before_the_window_is_not_its_own() -> Asks:
+    first, last = _looks(conformant=True)
+    earlier = [{**first, "topic": "before", "conformant": False}, {**last, "topic": "before"}]
+    meanwhile = [{**first, "topic": "in it"}, {**last, "topic": "in it", "conformant": False}]
+    rows = yield put(queueing, [run()], topics=[*earlier, *meanwhile])
+    assert {row["topic"]: row["conformant"] for row in rows} == {"before": True, "in it": False}
+
+
+@TESTS.add
 def test_a_topic_by_hand() -> Asks:
     (row,) = yield put(queueing, [run()], topics=_looks())
     assert (row["topic"], row["repeats"]) == ("lab/0/1", 1)

@@ -28,6 +28,15 @@ def test_cores_are_added_up_by_role_over_the_window() -> Asks:
 
 
 @TESTS.add
+def test_a_run_of_milliseconds_has_no_cores() -> Asks:
+    # Seven milliseconds of work are less than the kernel counts.
+    short = sample(run="short", elapsed_ns=30_000_000, cpu_seconds=0.0)
+    runs = [run("short", messages=500, size=10), run("long")]
+    rows = yield put(cpu, runs, [short, sample(run="long", cpu_seconds=0.5)])
+    assert [(row["messages"], row["cores_mean"]) for row in rows] == [(None, 0.5)]
+
+
+@TESTS.add
 def test_cores_have_their_spread_over_repeats() -> Asks:
     runs = [run("a"), run("b", repeat=2), run("bad", repeat=3, outcome="blocked")]
     samples = [

@@ -81,6 +81,31 @@ def test_a_long_second_is_no_better_than_a_short_one() -> Asks:
     assert (row["bytes_per_second"], row["seconds"], row["cumulative"]) == (100.0, 2, 1.0)
 
 
+def _last_second_twice() -> list[dict[str, Any]]:
+    """Two processes that get 100 bytes a second each; the run ends 0.6 s after a full one."""
+    return [
+        row
+        for process in (10, 11)
+        for row in (
+            sample(second=1, process=process, received_bytes=100),
+            sample(second=2, process=process, received_bytes=100),
+            sample(second=2, process=process, received_bytes=60, elapsed_ns=6 * SECOND // 10),
+        )
+    ]
+
+
+@TESTS.add
+def test_a_second_that_was_looked_at_twice_has_no_more_bandwidth() -> Asks:
+    rows = yield put(bandwidth_ecdf, [run()], _last_second_twice())
+    assert [(one["bytes_per_second"], one["seconds"]) for one in rows] == [(200.0, 2)]
+
+
+@TESTS.add
+def test_a_second_that_was_looked_at_twice_is_as_steady_as_the_others() -> Asks:
+    (row,) = yield put(stability, [run()], _last_second_twice())
+    assert (row["bytes_per_second_mean"], row["variation"]) == (200.0, 0.0)
+
+
 @TESTS.add
 def test_the_ecdf_rises_to_one_over_all_repeats() -> Asks:
     runs = [run("a"), run("b", repeat=2), run("c", protocol="nats")]

@@ -34,6 +34,7 @@ class Tables:
         self.out = out
         self.damaged: dict[str, str] = {}
         self.cut: dict[str, int] = {}
+        self.asked: set[str] = set()
         self._whole: dict[str, list[Row]] = {}
         if not any((out / name).is_dir() for name in TABLES):
             raise ConfigError(
@@ -45,8 +46,10 @@ class Tables:
     def rows(self, table: str, where: pc.Expression | None = None) -> list[Row]:
         """Rows of a table, sorted by their keys; at most `MAX_ROWS`, and `cut` says of how many.
 
-        They are the caller's own. A whole table is read once.
+        They are the caller's own. A whole table is read once. `asked` has the name of every table
+        since it was last emptied.
         """
+        self.asked.add(table)
         if where is not None:
             return self._read(table, where)
         if table not in self._whole:
@@ -84,6 +87,14 @@ class Tables:
     def _dataset(self, folder: Path, schema: pa.Schema) -> ds.Dataset:
         named = ds.partitioning(pa.schema([("campaign", pa.string())]), flavor="hive")
         return ds.dataset(folder, schema=schema, format="parquet", partitioning=named)
+
+    def left_out(self, table: str) -> str:
+        """Of a table that was cut: what is not there, in a line."""
+        count = self.cut[table]
+        return (
+            f"The table {table} has {count:,} rows that belong here; {MAX_ROWS:,} of them are "
+            f"used, and {count - MAX_ROWS:,} are left out."
+        )
 
     def set_aside(self) -> list[Row]:
         """What the pipeline could not use: ``path`` and ``reason``."""

@@ -64,6 +64,10 @@ def divided(
     points = [*_SERIES, *axes]
     if _distinct(rows, [*rest, *points]) == _distinct(rows, [*dimensions, *points]):
         dimensions = rest
+    # Most series of a plan differ in what they measure, and belong into one picture. Two that
+    # measure the same, over other times or numbers, would be added up in it.
+    if _distinct(rows, ["series", *dimensions, *points]) > _distinct(rows, [*dimensions, *points]):
+        dimensions.insert(1 if dimensions[:1] == ["campaign"] else 0, "series")
     parts: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         parts.setdefault(tuple(_value(row, key) for key in dimensions), []).append(row)

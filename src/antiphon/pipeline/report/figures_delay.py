@@ -18,7 +18,7 @@ from antiphon.pipeline.report.shape import Absent, Facet, Figure, escaped
 from antiphon.pipeline.report.units import key_text, plural, rate, took
 from antiphon.pipeline.schemas import KEYS
 
-__all__ = ["by_rate", "distribution", "round_trip"]
+__all__ = ["by_rate", "distribution", "is_sample", "round_trip", "whole_topics"]
 
 STATISTICS = {
     "mean": "mean_us",
@@ -28,6 +28,7 @@ STATISTICS = {
     "99.9th": "p999_us",
     "maximum": "max_us",
 }
+EVERY_ONE = 1.01
 PER_DECADE = 20
 """Buckets of the distribution between one power of ten and the next."""
 
@@ -64,7 +65,7 @@ def by_rate(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent:
         "From the moment a message was due to the moment it was delivered, so that a sender that "
         "falls behind does not hide it. Where a line turns up, the protocol no longer keeps pace."
     )
-    if any((row["sampled_one_in"] or 1) > 1 for row in rows):
+    if any(is_sample(row) for row in rows):
         notes.append("Some runs recorded a sample: their tails are those of the sample.")
     grid = grid_of(rows, _COLUMNS)
     return Figure(key, title, reading, facets, grid, ("statistic", *dimensions), notes)
@@ -144,7 +145,7 @@ def distribution(tables: Tables, looks: Looks) -> Figure | Absent:
 def _bucketed(tables: Tables) -> list[Row]:
     """Counts by measurement and bucket: summed by PyArrow, as there may be millions of rows."""
     by = [*KEYS, "stage"]
-    table = tables.arrow("latency_counts", [*by, "latency_us", "count"])
+    table = _of_the_rate(tables.arrow("latency_counts", [*by, "topic", "latency_us", "count"]))
     if not table.num_rows:
         return []
     # What took less than a microsecond is drawn at the left edge.
@@ -224,16 +225,50 @@ def _ping_lines(
     return traces
 
 
+def is_sample(row: Row) -> bool:
+    """Whether not all messages were timed.
+
+    Messages are counted from one look to another and timed by when they were due: a few of those at
+    the ends of a window are in only one of the two.
+    """
+    return (row["sampled_one_in"] or 1.0) > EVERY_ONE
+
+
 def whole_topics(rows: Sequence[Row]) -> list[Row]:
-    """Of measurements by topic, the topic with the longest mean: an average would hide it."""
+    """Of measurements by topic, the topic with the longest mean: an average would hide it.
+
+    Where only some of the senders keep the rate, theirs: the others send as fast as they can, and
+    a queue that they fill themselves says nothing about that rate.
+    """
     worst: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        if row["mean_us"] is None:
+        if row["mean_us"] is None or not _keeps_rate(row):
             continue
         at = (*(row[key] for key in KEYS), row["stage"])
         if at not in worst or row["mean_us"] > worst[at]["mean_us"]:
             worst[at] = row
     return list(worst.values())
+
+
+def _keeps_rate(row: Row) -> bool:
+    """Whether a topic is of a sender that keeps the rate. Topics of the lab end in the number of
+    their sender, and those that keep it come first; in one-way the reader has number 0."""
+    sender = (row["topic"] or "").rpartition("/")[2]
+    if row["paced"] is None or not sender.isdecimal():
+        return True
+    return bool(int(sender) < row["paced"] + (row["pattern"] == "one-way"))
+
+
+def _of_the_rate(table: pa.Table) -> pa.Table:
+    """The same for a table of PyArrow: without the topics of senders that keep no rate."""
+    told = ["paced", "pattern", "topic"]
+    kinds: list[Row] = table.select(told).group_by(told).aggregate([]).to_pylist()
+    for kind in kinds:
+        if not _keeps_rate(kind):
+            same = [pc.equal(table[name], kind[name]) for name in told]
+            which = pc.and_(pc.and_(same[0], same[1]), same[2])
+            table = table.filter(pc.invert(pc.fill_null(which, False)))
+    return table
 
 
 def _heights(traces: Sequence[dict[str, Any]]) -> list[float | None]:

@@ -26,10 +26,11 @@ _COLUMNS = [
 def by_size(tables: Tables, looks: Looks) -> Figure | Absent:
     """Bars by size and nodes, as figures 7, 8 and 13 to 16 of "JGroups in J2EE clusters"."""
     key, title = "gain", "What does another stack, link or transport gain?"
-    rows = [row for row in _rows(tables) if row["question"] != "protocol"]
+    every = [row for row in _rows(tables) if row["question"] != "protocol"]
+    notes: list[str] = []
+    rows = _free(every, notes)
     if not rows:
         return Absent(key, title, "The plan group gives it: antiphon lab run group.")
-    notes: list[str] = []
     dimensions, parts = divided(rows, ["nodes", "size"], notes, ["question", "choice"])
     facets = []
     for part in parts:
@@ -54,20 +55,21 @@ def by_size(tables: Tables, looks: Looks) -> Figure | Absent:
         "By how many percent one choice delivers more than another, all else being equal; below "
         "zero it delivers less. Thin lines go from the worst pair of repeats to the best."
     )
-    return Figure(key, title, reading, facets, grid_of(rows, _COLUMNS), dimensions, notes)
+    return Figure(key, title, reading, facets, grid_of(every, _COLUMNS), dimensions, notes)
 
 
 def by_protocol(tables: Tables, looks: Looks) -> Figure | Absent:
     """The same between protocols: a bar for each pair."""
     key, title = "versus", "One protocol against another"
     every = [row for row in _rows(tables) if row["question"] == "protocol"]
-    if not every:
-        return Absent(key, title, "Several protocols in one series give it: any built-in plan.")
     notes: list[str] = []
+    free = _free(every, notes)
+    if not free:
+        return Absent(key, title, "Several protocols in one series give it: any built-in plan.")
     # Every pair would be too many to look at; the table has them all.
-    ours = [row for row in every if str(row["this"]).startswith("antiphon")]
-    rows = ours or every
-    if len(rows) < len(every):
+    ours = [row for row in free if str(row["this"]).startswith("antiphon")]
+    rows = ours or free
+    if len(rows) < len(free):
         notes.append("Drawn are the pairs with a protocol of Antiphon's; the table has all.")
     dimensions, parts = divided(rows, [], notes, ["this"])
     facets = []
@@ -113,6 +115,14 @@ def _rows(tables: Tables) -> list[Row]:
     for row in rows:
         row["choice"] = f"{row['this']} against {row['over']}"
     return rows
+
+
+def _free(rows: Sequence[Row], notes: list[str]) -> list[Row]:
+    """Those that went as fast as they could: who keeps to a rate delivers no more than that."""
+    found = [row for row in rows if row["rate"] is None]
+    if len(found) < len(rows):
+        notes.append("Runs at a given rate are only in the table: all that keep it deliver alike.")
+    return found
 
 
 def _protocol(row: Row) -> str:

@@ -30,7 +30,7 @@ def timelines(tables: Tables, looks: Looks) -> Figure | Absent:
     key, title = "timelines", "What happens during a run?"
     chosen = _runs(tables)
     notes: list[str] = []
-    rows = _seconds(tables, chosen, notes)
+    rows = _seconds(tables, chosen)
     if not rows:
         return Absent(key, title, "Every plan records it: antiphon lab run stability.")
     label = labels(rows)
@@ -79,16 +79,16 @@ def _measured() -> list[str]:
     return [key for key in KEYS if key != "campaign"]
 
 
-def _seconds(tables: Tables, chosen: list[Row], notes: list[str]) -> list[Row]:
+def _seconds(tables: Tables, chosen: list[Row]) -> list[Row]:
     """Rows of these runs, few enough to draw."""
     if not chosen:
         return []
-    wanted = pc.field("run").isin(sorted({row["run"] for row in chosen}))
-    wanted &= pc.field("campaign").isin(sorted({row["campaign"] for row in chosen}))
+    runs = {(row["campaign"], row["run"]) for row in chosen}
+    wanted = pc.field("run").isin(sorted({run for _, run in runs}))
+    wanted &= pc.field("campaign").isin(sorted({campaign for campaign, _ in runs}))
     rows = tables.rows("resources", wanted)
-    if "resources" in tables.cut:
-        notes.append(f"Drawn from the first {len(rows):,} of {tables.cut['resources']:,} seconds.")
-    return rows
+    # What is chosen of one campaign may be another repeat in the next, which has its own choice.
+    return [row for row in rows if (row["campaign"], row["run"]) in runs]
 
 
 def _facet(rows: list[Row], column: str, title: str, unit: str) -> Facet | None:

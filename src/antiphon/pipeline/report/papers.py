@@ -77,7 +77,7 @@ class Papers:
             return "—"
         column, where = match["column"], match["where"]
         found = [
-            float(row[column])
+            float(row[column]) * match.get("times", 1)
             for row in self._tables.rows(match["table"])
             if row[column] is not None and _holds(row, where)
         ]

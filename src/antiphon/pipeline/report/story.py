@@ -12,7 +12,7 @@ from antiphon.pipeline.report.divide import is_link, labels
 from antiphon.pipeline.report.figures_delay import whole_topics
 from antiphon.pipeline.schemas import LATER
 
-__all__ = ["COLLAPSES", "HOLDS", "LEFT_OUT", "Contender", "Machine", "Story"]
+__all__ = ["COLLAPSES", "HOLDS", "LEFT_OUT", "Contender", "Machine", "Story", "same_setting"]
 
 HOLDS = 0.8
 """Who keeps at least this part beside every load holds."""
@@ -38,11 +38,22 @@ class Contender:
     unloaded: float | None = None
     kept: dict[str, Row] = field(default_factory=dict)
     loaded: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """By load, how its runs ended where none completed: it keeps nothing there."""
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """Loads beside which it is known what it keeps."""
+        return frozenset([*self.kept, *self.failed])
 
     @property
     def worst(self) -> Row | None:
         """Its row beside the load that it bears least."""
-        return min(self.kept.values(), key=lambda row: row["kept"], default=None)
+        lost = [
+            {**self.row, "workload": load, "kept": 0.0, "kept_low": None, "kept_high": None}
+            for load in sorted(self.failed)
+        ]
+        return min([*lost, *self.kept.values()], key=lambda row: row["kept"], default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +99,13 @@ class Story:
         self.compared = sorted({row["campaign"] for row in degraded or speeds})
         self.degraded = [row for row in degraded if _setting(row) == self.setting]
         self.speeds = [row for row in speeds if _setting(row) == self.setting]
-        self.workloads = sorted({row["workload"] for row in self.degraded})
-        self.loads = self._loads()
         self.contenders = self._contenders()
+        self.workloads = sorted({load for one in self.contenders for load in one.tried})
+        self.loads = self._loads()
+        same = _same_loads(self.contenders)
+        self.contenders.sort(key=lambda one: (one.tried != same, *_rank(one)))
+        self.ranked = [one for one in self.contenders if same and one.tried == same]
+        """Those that bore the same loads, who bears them best first: others say nothing of them."""
         self.delays = [
             row
             for row in whole_topics(tables.rows("latency"))
@@ -128,7 +143,23 @@ class Story:
                 one.loaded[row["workload"]] = row["bytes_per_second_mean"]
         for row in self.degraded:
             found[label(row)].kept[row["workload"]] = row
-        return sorted(found.values(), key=_rank)
+        for one in found.values():
+            if one.unloaded is not None:
+                one.failed = self._failed(one)
+        return list(found.values())
+
+    def _failed(self, one: Contender) -> dict[str, str]:
+        """By load, the commonest end of its runs, where some took place and none completed."""
+        ended: dict[str, Counter[str]] = {}
+        for run in self.ran():
+            same = all(run[key] == one.row[key] for key in ("protocol", "variant", "stack"))
+            if same and run["workload"] != "none" and _setting(run) == self.setting:
+                ended.setdefault(run["workload"], Counter())[run["outcome"] or "error"] += 1
+        return {
+            load: outcomes.most_common(1)[0][0]
+            for load, outcomes in sorted(ended.items())
+            if not outcomes["complete"]
+        }
 
 
 def _rank(one: Contender) -> tuple[float, float, str]:
@@ -137,8 +168,32 @@ def _rank(one: Contender) -> tuple[float, float, str]:
     return (-kept, -(one.unloaded or 0.0), one.name)
 
 
+def _same_loads(contenders: Sequence[Contender]) -> frozenset[str]:
+    """The loads that the most were tried beside, all of them; of equals the most loads."""
+    sets = Counter(one.tried for one in contenders if one.tried)
+    return max(sets, key=lambda one: (sets[one], len(one), sorted(one)), default=frozenset())
+
+
 def _setting(row: Row) -> tuple[Any, ...]:
     return tuple(row[key] for key in _SETTING)
+
+
+def same_setting(rows: Sequence[Row]) -> list[Row]:
+    """Of delays those that may be compared: without load where there are such, in the setting that
+    the most protocols share; of equals the lowest rate, then the last campaign's."""
+    held: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        held.setdefault((_setting(row), row["workload"], row["scheduling"]), []).append(row)
+    return max(
+        held.values(),
+        key=lambda those: (
+            those[0]["workload"] == "none",
+            len({row["protocol"] for row in those}),
+            -those[0]["rate"],
+            those[0]["campaign"],
+        ),
+        default=[],
+    )
 
 
 def _commonest(rows: Sequence[Row]) -> tuple[Any, ...] | None:

@@ -113,6 +113,10 @@ def _line(one: Contender, workloads: list[str], looks: Looks) -> str:
     ]
     for workload in workloads:
         row = one.kept.get(workload)
+        if workload in one.failed:
+            ending = ENDINGS.get(one.failed[workload], one.failed[workload])
+            cells.append(f'<td class="n low" style="--w:0%">{text(ending)}</td>')
+            continue
         if row is None:
             cells.append('<td class="n">—</td>')
             continue

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from antiphon.pipeline.report.data import Row
 from antiphon.pipeline.report.divide import is_link, labels
+from antiphon.pipeline.report.figures_delay import is_sample
 from antiphon.pipeline.report.figures_load import kept_text
 from antiphon.pipeline.report.page import strong
-from antiphon.pipeline.report.story import COLLAPSES, HOLDS, LEFT_OUT, Contender, Machine, Story
+from antiphon.pipeline.report.story import (
+    COLLAPSES,
+    HOLDS,
+    LEFT_OUT,
+    Contender,
+    Machine,
+    Story,
+    same_setting,
+)
 from antiphon.pipeline.report.units import key_text, plural, rate, share, size, speed, took
 from antiphon.pipeline.schemas import LATER
 
@@ -27,6 +36,7 @@ ENDINGS = {
     "interrupted": "was interrupted",
     "complete": "completed",
 }
+HARDLY_SECONDS = 1.0
 SHORT_SECONDS = 10.0
 _MANY = 6
 
@@ -41,7 +51,7 @@ def listed(names: list[str]) -> str:
 
 
 def headline(story: Story) -> str:
-    if any(one.kept for one in story.contenders):
+    if story.ranked:
         return "Which messaging system holds under load?"
     if story.speeds:
         return "Which messaging system is the fastest here?"
@@ -60,9 +70,8 @@ def answer(story: Story) -> str:
             "The only run did not complete" if count == 1 else f"None of {count:,} runs completed"
         )
         return f"{none}, so nothing can be compared. How they ended is told below."
-    tested = [one for one in story.contenders if one.kept]
-    if tested:
-        return " ".join(_under_load(story, tested))
+    if story.ranked:
+        return " ".join([*_under_load(story, story.ranked), *_apart(story)])
     if story.speeds:
         return _fastest(story) + " Nothing was measured beside competing work."
     if story.delays:
@@ -76,7 +85,7 @@ def method(story: Story) -> str:
     if len(story.compared) > 1 and story.setting:
         others = [one for one in story.compared if one != story.setting[0]]
         said.append(f"This is told of {story.setting[0]}; the figures have {listed(others)} too.")
-    tested = [one for one in story.contenders if one.kept]
+    tested = [one for one in story.contenders if one.tried]
     if len(tested) < 2 or not story.outcomes["complete"]:
         return " ".join(said)
     kinds = plural(len(story.workloads), "kind of load", "kinds of load")
@@ -92,15 +101,18 @@ def method(story: Story) -> str:
     said.append(
         f"Each is held against its own unloaded throughput, under {kinds} "
         f"({listed(story.workloads)}): to hold is to keep {share(HOLDS)} or more beside each, to "
-        f"collapse is to keep less than half beside any.{''.join(taken[:4])}"
+        "collapse is to keep less than half beside any. Who completes no run beside a load keeps "
+        f"nothing there.{''.join(taken[:4])}"
     )
     return " ".join(said)
 
 
 def _under_load(story: Story, tested: list[Contender]) -> list[str]:
-    loads = listed(story.workloads)
     if len(tested) == 1:
         only = tested[0]
+        loads = listed(sorted(only.tried))
+        if sum(bool(one.tried) for one in story.contenders) > 1:
+            return [f"Only {strong(only.name)} was measured beside {loads}. {_keeps(only)}"]
         return [f"Only {strong(only.name)} was measured under load. {_keeps(only)} Tried: {loads}."]
     best, last = tested[0], tested[-1]
     said = []
@@ -131,18 +143,37 @@ def _under_load(story: Story, tested: list[Contender]) -> list[str]:
         )
     else:
         said.append(f"The weakest is {strong(last.name)}: {_keeps(last, short=True)}.")
-    if not any(one.worst and one.worst["kept_low"] is not None for one in tested):
+    if all(row["kept_low"] is None for one in tested for row in one.kept.values()):
         said.append("Each was measured once, so there are no intervals: differences may be chance.")
     return said
+
+
+def _apart(story: Story) -> list[str]:
+    """Who was not tried beside the same loads: what it would keep beside the others is not known,
+    and to rank it would reward whoever does not run."""
+    said = []
+    loads = story.ranked[0].tried
+    for one in story.contenders:
+        if not one.tried or one in story.ranked:
+            continue
+        words = []
+        if missing := sorted(loads - one.tried):
+            words.append(f"was not measured beside {listed(missing)}")
+        if more := sorted(one.tried - loads):
+            words.append(f"alone was measured beside {listed(more)}")
+        said.append(f"{one.name} {' and '.join(words)}")
+    return [f"Not ranked: {listed(said)}."] if said else []
 
 
 def _keeps(one: Contender, short: bool = False) -> str:
     worst = one.worst
     assert worst is not None
-    beside = f"{kept_text(worst)} of its throughput beside {worst['workload']}"
-    if short:
-        return f"it keeps {beside}" + (", its worst" if len(one.kept) > 1 else "")
-    return f"It keeps {beside}" + (", its worst." if len(one.kept) > 1 else ".")
+    if ending := one.failed.get(worst["workload"]):
+        beside = f"nothing beside {worst['workload']}, where it {ENDINGS.get(ending, ending)}"
+    else:
+        beside = f"{kept_text(worst)} of its throughput beside {worst['workload']}"
+        beside += ", its worst" if len(one.tried) > 1 else ""
+    return f"it keeps {beside}" if short else f"It keeps {beside}."
 
 
 def _part(one: Contender) -> float:
@@ -181,19 +212,16 @@ def _messages(row: Row) -> str:
 
 
 def _delay(story: Story) -> str:
-    """At the lowest rate that most protocols were given: who is early, and who late."""
-    rates: dict[float, set[str]] = {}
-    for row in story.delays:
-        rates.setdefault(row["rate"], set()).add(row["protocol"])
-    at = max(sorted(rates), key=lambda one: len(rates[one]))
-    rows = [row for row in story.delays if row["rate"] == at and row["p99_us"] is not None]
+    """In one setting, that which most protocols share: who is early, and who late."""
+    rows = same_setting([row for row in story.delays if row["p99_us"] is not None])
     if not rows:
         return ""
     label = labels(rows)
     best = min(rows, key=lambda row: row["p99_us"])
     last = max(rows, key=lambda row: row["p99_us"])
+    where = " ".join(word for word in (rate(best["rate"]), _messages(best), _among(best)) if word)
     said = (
-        f"At {rate(at)}, 99 of 100 messages of {strong(label(best))} come within "
+        f"At {where}, 99 of 100 messages of {strong(label(best))} come within "
         f"{took(best['p99_us'])} (half of them within {took(best['p50_us'])})"
     )
     if label(last) == label(best):
@@ -203,10 +231,18 @@ def _delay(story: Story) -> str:
     return f"{said}: the earliest of {count}. The latest is {late}."
 
 
+def _among(row: Row) -> str:
+    """What else there was, where it is not the usual."""
+    words = [f"from {row['senders']:,} senders"] if (row["senders"] or 1) > 1 else []
+    if row["workload"] not in (None, "none"):
+        words.append(f"beside {row['workload']}")
+    return " ".join(words)
+
+
 def findings(story: Story) -> list[str]:
     """What else there is to know, a sentence each."""
     said = []
-    tested = any(one.kept for one in story.contenders)
+    tested = bool(story.ranked)
     if story.outcomes["complete"] and tested and story.speeds and not story.paced:
         said.append(_fastest(story))
         said += _loaded_speed(story)
@@ -283,11 +319,18 @@ def warnings(story: Story) -> list[str]:
             f"These campaigns come from {len(hardware)} machines. Where they stand side by side, "
             "machines are compared as well as protocols."
         )
-    windows = [row["window_seconds"] for row in story.runs if row["window_seconds"]]
+    timed = [row for row in story.runs if row["window_seconds"]]
+    windows = [row["window_seconds"] for row in timed if row["messages"] is None]
     if windows and min(windows) < SHORT_SECONDS:
         said.append(
             f"Windows are as short as {min(windows):.0f} s, as in a quick plan: a first "
             "impression, not a result."
+        )
+    numbers = [row["window_seconds"] for row in timed if row["messages"] is not None]
+    if numbers and min(numbers) < HARDLY_SECONDS:
+        said.append(
+            f"Some runs of a given number of messages were over within {took(min(numbers) * 1e6)}: "
+            "that is how fast they began, and not what they would keep up."
         )
     once = [
         row for row in story.tables.rows("throughput") if row["repeats"] == 1 and not is_link(row)
@@ -312,11 +355,7 @@ def warnings(story: Story) -> list[str]:
 
 def _about_numbers(story: Story) -> list[str]:
     said = []
-    sampled = [
-        row["sampled_one_in"]
-        for row in story.tables.rows("latency")
-        if (row["sampled_one_in"] or 1) > 1
-    ]
+    sampled = [row["sampled_one_in"] for row in story.tables.rows("latency") if is_sample(row)]
     if sampled:
         said.append(
             f"Delays of {plural(len(sampled), 'series', 'series')} are a sample, down to 1 message "
@@ -350,20 +389,25 @@ def _about_numbers(story: Story) -> list[str]:
         f"second in a process where {wanted:,.0f} were asked for."
         for workload, wanted, measured in _missed_garbage(story)
     ]
-    skipped = sum(row.get("latency_skipped") or 0 for row in story.ran())
-    if skipped:
+    paced, free = (
+        sum(row.get("latency_skipped") or 0 for row in story.ran() if (row["rate"] is None) == free)
+        for free in (False, True)
+    )
+    if paced:
         said.append(
-            f"{plural(skipped, 'message')} that were due were never sent, since their senders were "
+            f"{plural(paced, 'message')} that were due were never sent, since their senders were "
             "more than a second behind: no delay of theirs is in any figure."
+        )
+    if free:
+        said.append(
+            f"{plural(free, 'delay')} of runs without a rate were not taken, since their senders "
+            "were held up for more than a second: the longest are not in any figure."
         )
     said += [
         f"The table {table} could not be read and is left out ({reason})."
         for table, reason in story.tables.damaged.items()
     ]
-    said += [
-        f"The table {table} has {count:,} rows; the figures use the first of them."
-        for table, count in story.tables.cut.items()
-    ]
+    said += [story.tables.left_out(table) for table in story.tables.cut]
     aside = story.tables.set_aside()
     if aside:
         said.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
 
 from antiphon._version import __version__
@@ -20,7 +21,7 @@ from antiphon.pipeline.report.data import Tables
 from antiphon.pipeline.report.looks import Looks
 from antiphon.pipeline.report.page import Section, page
 from antiphon.pipeline.report.papers import Papers
-from antiphon.pipeline.report.shape import Figure
+from antiphon.pipeline.report.shape import Absent, Figure
 from antiphon.pipeline.report.story import Story
 from antiphon.pipeline.report.summary import about, endings, footer, head, summary
 from antiphon.pipeline.report.words import headline
@@ -38,12 +39,13 @@ def write_report(out: Path) -> Path:
     tables = Tables(out)
     looks, papers = Looks(tables.rows("runs")), Papers(tables)
     figures = _figures(tables, looks, papers)
-    # Only now is it known which tables could not be read, and which were cut.
     story = Story(tables)
+    ended = Section("endings", "How runs ended", endings(story, papers))
+    # Only now is it known which tables could not be read, and which were cut.
     sections = [
         Section("summary", "At a glance", summary(story, looks)),
         *figures,
-        Section("endings", "How runs ended", endings(story, papers)),
+        ended,
         Section("about", "About these data", about(story)),
     ]
     title = headline(story)
@@ -65,26 +67,29 @@ def write_report(out: Path) -> Path:
 
 
 def _figures(tables: Tables, looks: Looks, papers: Papers) -> list[Section]:
-    load = [figures_load.degradation(tables, looks, papers), figures_load.evenness(tables, looks)]
+    def drawn(figure: Callable[..., Figure | Absent], *more: Papers) -> Figure | Absent:
+        return _drawn(tables, lambda: figure(tables, looks, *more))
+
+    load = [drawn(figures_load.degradation, papers), drawn(figures_load.evenness)]
     fast = [
-        figures_speed.bandwidth(tables, looks),
-        figures_speed.processor(tables, looks),
-        figures_gain.by_protocol(tables, looks),
+        drawn(figures_speed.bandwidth),
+        drawn(figures_speed.processor),
+        drawn(figures_gain.by_protocol),
     ]
     late = [
-        figures_delay.by_rate(tables, looks, papers),
-        figures_delay.distribution(tables, looks),
-        figures_model.jitter(tables, looks),
-        figures_speed.publishers(tables, looks),
-        figures_model.predicted(tables, looks),
+        drawn(figures_delay.by_rate, papers),
+        drawn(figures_delay.distribution),
+        drawn(figures_model.jitter),
+        drawn(figures_speed.publishers),
+        drawn(figures_model.predicted),
     ]
     many = [
-        figures_cluster.scaling(tables, looks, papers),
-        figures_cluster.slowdown(tables, looks, papers),
-        figures_delay.round_trip(tables, looks, papers),
-        figures_gain.by_size(tables, looks),
-        figures_cluster.sizing(tables, looks),
-        figures_cluster.streams(tables, looks),
+        drawn(figures_cluster.scaling, papers),
+        drawn(figures_cluster.slowdown, papers),
+        drawn(figures_delay.round_trip, papers),
+        drawn(figures_gain.by_size),
+        drawn(figures_cluster.sizing),
+        drawn(figures_cluster.streams),
     ]
     made = [*load, *fast, *late, *many]
     for one in made:
@@ -95,5 +100,14 @@ def _figures(tables: Tables, looks: Looks, papers: Papers) -> list[Section]:
         Section("speed", "Throughput", figures=fast),
         Section("delay", "Delay", figures=late),
         Section("cluster", "More nodes, other links", figures=many),
-        Section("time", "Over time", figures=[figures_time.timelines(tables, looks)]),
+        Section("time", "Over time", figures=[drawn(figures_time.timelines)]),
     ]
+
+
+def _drawn(tables: Tables, draw: Callable[[], Figure | Absent]) -> Figure | Absent:
+    """A figure, with a word on what it is made of where that is not all there is."""
+    tables.asked.clear()
+    made = draw()
+    if isinstance(made, Figure):
+        made.notes += [tables.left_out(name) for name in sorted(tables.asked & tables.cut.keys())]
+    return made

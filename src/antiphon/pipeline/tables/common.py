@@ -18,6 +18,7 @@ from antiphon.pipeline.inputs import Inputs
 __all__ = [
     "GROUPS",
     "KEYS",
+    "LEAST_SECOND_NS",
     "LOSSY",
     "NANOS",
     "as_table",
@@ -127,7 +128,8 @@ def bandwidth(inputs: Inputs) -> DataFrame:
     seconds = kept.groupBy("campaign", "run", "second").agg(
         fn.sum("received_bytes").alias("received_bytes"),
         fn.sum("elapsed_ns").alias("elapsed_sum"),
-        fn.count("*").alias("processes"),
+        # Not the rows: where a run ends, a second may have been looked at twice.
+        fn.countDistinct("host", "process").alias("processes"),
     )
     elapsed = fn.col("elapsed_sum") / fn.col("processes")
     return seconds.select(

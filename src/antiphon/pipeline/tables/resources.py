@@ -13,7 +13,11 @@ __all__ = ["cpu", "resources"]
 
 def cpu(inputs: Inputs) -> DataFrame:
     """Cores in use by all processes of a role together, over the window: writers, readers, nodes,
-    servers, and the machine, which has everybody else in it as well."""
+    servers, and the machine, which has everybody else in it as well.
+
+    Kernels count in hundredths of a second: of a run that was over before half a second had gone by
+    nothing can be told.
+    """
     processes = (
         inputs.samples.where(fn.col("kept") & fn.col("cpu_seconds").isNotNull())
         .withColumn("role", common.role_kind())
@@ -22,7 +26,7 @@ def cpu(inputs: Inputs) -> DataFrame:
             _nanos("cpu_seconds").alias("used"),
             fn.sum("elapsed_ns").alias("elapsed"),
         )
-        .where("elapsed > 0")
+        .where(fn.col("elapsed") >= common.LEAST_SECOND_NS)
     )
     runs = common.keyed(
         processes.groupBy("campaign", "run", "role").agg(

@@ -22,8 +22,8 @@ def throughput(inputs: Inputs) -> DataFrame:
     The worst sender is the one that sent the least in its run: the mean over repeats. Where a
     number of messages was sent, the last to finish decides how long the run took, so it is that
     number over the window. ``cpu_ns_per_message`` is what all processes of the run used for a
-    message received, ``wire_bytes_per_message`` the Ethernet frames for it, in both directions;
-    null where no interface was theirs alone.
+    message received, null where that took less than half a second; ``wire_bytes_per_message`` the
+    Ethernet frames for it, in both directions, null where no interface was theirs alone.
     """
     done = common.complete(inputs.runs)
     seconds = (fn.col("kept_until_ns") - fn.col("kept_from_ns")) / common.NANOS
@@ -87,13 +87,16 @@ def _costs(inputs: Inputs) -> DataFrame:
             fn.sum(fn.round(fn.col("cpu_seconds") * common.NANOS).cast("bigint")).alias("cpu_ns"),
             fn.sum("network_sent_bytes").alias("wire_bytes"),
             fn.sum("received_messages").alias("received"),
+            (fn.sum("elapsed_ns") / fn.countDistinct("host", "process")).alias("elapsed"),
         )
         .where("received > 0")
     )
     return used.select(
         "campaign",
         "run",
-        (fn.col("cpu_ns") / fn.col("received")).alias("cpu_ns_per_message"),
+        fn.when(
+            fn.col("elapsed") >= common.LEAST_SECOND_NS, fn.col("cpu_ns") / fn.col("received")
+        ).alias("cpu_ns_per_message"),
         (fn.col("wire_bytes") / fn.col("received")).alias("wire_bytes_per_message"),
     )
 
