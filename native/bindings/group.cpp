@@ -80,16 +80,18 @@ GroupCore::~GroupCore() {
 }
 
 bool GroupCore::close(double patience) {
-    if (node_->forked() || closed_) return true;
-    closed_ = true;
+    if (node_->forked()) return true;
+    std::vector<std::shared_ptr<Outgoing>> lanes{all_};
+    {
+        // Those that are here now are all there will ever be: each is taken out of the scheduler below.
+        std::lock_guard lock(mutex_);
+        if (closed_) return true;
+        closed_ = true;
+        for (auto& [member, lane] : singles_) lanes.push_back(lane);
+    }
     bool ended = true;
     {
         Released released;
-        std::vector<std::shared_ptr<Outgoing>> lanes{all_};
-        {
-            std::lock_guard lock(mutex_);
-            for (auto& [member, lane] : singles_) lanes.push_back(lane);
-        }
         for (const auto& lane : lanes) lane->close();
         if (port_) port_->stop();
         for (const auto& registration : {data_, words_}) {
@@ -118,7 +120,8 @@ bool GroupCore::close(double patience) {
 
 // --- members -----------------------------------------------------------------------------------------
 
-void GroupCore::install(std::uint64_t self, std::vector<Member> members, std::string_view key, Reference call) {
+void GroupCore::install(std::uint64_t self, std::vector<Member> members, std::string_view key, bool primary,
+                        Reference call) {
     if (port_ && port_->sealed()) {
         std::vector<std::uint64_t> senders;
         for (const Member& one : members) senders.push_back(one.data.member);
@@ -128,8 +131,11 @@ void GroupCore::install(std::uint64_t self, std::vector<Member> members, std::st
     std::vector<std::shared_ptr<Outgoing>> gone;
     std::vector<std::uint64_t> left;
     std::vector<groups::Route> came;
+    if (!primary) all_->allow(false);
+    std::vector<std::shared_ptr<Outgoing>> singles;
     {
         std::lock_guard lock(mutex_);
+        primary_ = primary;
         std::map<std::uint64_t, groups::Route> now;
         for (Member& one : members) now.emplace(one.data.member, one.data);
         if (self != self_) {  // another life: nothing of the one before goes on
@@ -150,8 +156,10 @@ void GroupCore::install(std::uint64_t self, std::vector<Member> members, std::st
             }
             if (port_) port_->detach(member);  // now: another one may be made as soon as the lock is free
         }
+        for (const auto& [member, lane] : singles_) singles.push_back(lane);
         self_ = self;
     }
+    for (const auto& lane : singles) lane->allow(primary);
     if (node_->find_peer(node_->id()) == nullptr) node_->add_peer(node_->id(), "");  // to itself alone
     for (const std::uint64_t member : left) all_->remove(member);
     for (const auto& lane : gone) lane->close();
@@ -161,6 +169,7 @@ void GroupCore::install(std::uint64_t self, std::vector<Member> members, std::st
     for (const Member& one : members) routes.push_back(one.data);
     for (Member& one : members) admitted.push_back({one.acknowledgements, std::move(one.object)});
     all_->open(self);
+    if (primary) all_->allow(true);
     delivery_->install(self, std::move(admitted), std::move(call));
     // Afterwards: whoever delivers finds the view before anything of those whom it names.
     if (port_) port_->admit(self, routes);
@@ -196,7 +205,7 @@ void GroupCore::leave() {
 std::shared_ptr<Outgoing> GroupCore::single(std::uint64_t member) {
     std::lock_guard lock(mutex_);
     const auto route = routes_.find(member);
-    if (route == routes_.end()) return nullptr;
+    if (closed_ || route == routes_.end()) return nullptr;
     auto& lane = singles_[member];
     if (!lane) {
         if (port_) {
@@ -209,9 +218,15 @@ std::shared_ptr<Outgoing> GroupCore::single(std::uint64_t member) {
         }
         lane->identify(self_);
         lane->add(route->second);
+        lane->allow(primary_);
         lane->open(self_);
     }
     return lane;
+}
+
+bool GroupCore::closed() {
+    std::lock_guard lock(mutex_);
+    return closed_;
 }
 
 void GroupCore::acknowledged(std::uint16_t node, const groups::Acknowledgement& word) {
@@ -225,7 +240,7 @@ void GroupCore::acknowledged(std::uint16_t node, const groups::Acknowledgement& 
 }
 
 void GroupCore::tick() {
-    if (node_->forked() || closed_) return;
+    if (node_->forked() || closed()) return;
     std::vector<std::shared_ptr<Outgoing>> lanes{all_};
     {
         std::lock_guard lock(mutex_);
@@ -266,9 +281,9 @@ bool GroupCore::settle(double timeout) {
 
 namespace {
 
-PyObject* departed() {
-    return raise("PeerUnreachable", "that member is not in the view any more; look at group.view for who is",
-                 facts("{ss}", "reason", "not a member"));
+PyObject* left() {
+    return raise("Closed", "this group was left, or is being left; nothing can be sent any more",
+                 facts("{ss}", "what", "group"));
 }
 
 bool take_message(PyObject* data, View& view) {
@@ -293,6 +308,24 @@ bool check_size(std::size_t size, std::uint64_t most) {
 
 }  // namespace
 
+PyObject* GroupCore::raise_departed() {
+    if (closed()) return left();
+    return raise("PeerUnreachable", "that member is not in the view any more; look at group.view for who is",
+                 facts("{ss}", "reason", "not a member"));
+}
+
+PyObject* GroupCore::raise_forbidden() {
+    std::size_t members;
+    {
+        std::lock_guard lock(mutex_);
+        members = routes_.size();
+    }
+    return raise("NotPrimary",
+                 "group '" + options_.name + "' is partitioned, and this side, " + std::to_string(members) +
+                     " members, is not the larger one: it may not send until it has joined the other",
+                 facts("{sssn}", "group", options_.name.c_str(), "members", static_cast<Py_ssize_t>(members)));
+}
+
 bool GroupCore::try_send(PyObject* data, std::uint64_t to) {
     if (node_->forked()) {
         raise_forked();
@@ -302,11 +335,12 @@ bool GroupCore::try_send(PyObject* data, std::uint64_t to) {
     if (!take_message(data, view) || !check_size(static_cast<std::size_t>(view->len), options_.max_message_bytes)) return false;
     const auto lane = to == 0 ? all_ : single(to);
     if (!lane) {
-        departed();
+        raise_departed();
         return false;
     }
-    return lane->try_put({static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)}) ==
-           Outgoing::Put::put;
+    const auto put = lane->try_put({static_cast<const char*>(view->buf), static_cast<std::size_t>(view->len)});
+    if (put == Outgoing::Put::forbidden) raise_forbidden();
+    return put == Outgoing::Put::put;
 }
 
 PyObject* GroupCore::send(PyObject* data, std::uint64_t to, double timeout) {
@@ -318,10 +352,12 @@ PyObject* GroupCore::send(PyObject* data, std::uint64_t to, double timeout) {
     std::shared_ptr<Outgoing> one;
     if (to != 0) {
         one = single(to);
-        if (!one) return departed();
+        if (!one) return raise_departed();
     }
     Outgoing& lane = one ? *one : *all_;
-    if (lane.try_put(message) == Outgoing::Put::put) Py_RETURN_NONE;
+    const Outgoing::Put put = lane.try_put(message);
+    if (put == Outgoing::Put::put) Py_RETURN_NONE;
+    if (put == Outgoing::Put::forbidden) return raise_forbidden();
     const NodeOptions& options = node_->options();
     if (timeout != 0 && !may_wait("send()", "send_async()")) return nullptr;
     const Nanos began = now_ns();
@@ -333,11 +369,8 @@ PyObject* GroupCore::send(PyObject* data, std::uint64_t to, double timeout) {
         outcome = lane.put(message, began + patience, released.interrupted());
     }
     if (outcome.ok()) Py_RETURN_NONE;
-    if (outcome.code == Outcome::Code::closed && one && !closed_) return departed();
-    if (outcome.code == Outcome::Code::closed) {
-        return raise("Closed", "this group was left, or is being left; nothing can be sent any more",
-                     facts("{ss}", "what", "group"));
-    }
+    if (outcome.code == Outcome::Code::closed) return one ? raise_departed() : left();
+    if (outcome.code == Outcome::Code::forbidden) return raise_forbidden();
     if (outcome.code != Outcome::Code::timeout) return raise_outcome(outcome, 0, kGroupKind, now_ns() - began, 0);
     const Outgoing::Counts counts = lane.counts();
     if (timeout == 0) {

@@ -19,6 +19,7 @@ class GroupCore {
         std::uint64_t capacity;
         std::uint64_t max_message_bytes;
         bool whole;  // no message goes in parts: those that would are refused
+        std::string name;  // of the group, for errors
         // By datagrams, or over nodes.
         struct Datagrams {
             groups::DatagramPort::Options port;
@@ -40,8 +41,9 @@ class GroupCore {
     void set_handler(Reference handler) { delivery_->set_handler(std::move(handler)); }
     void expect(std::uint64_t self) { delivery_->expect(self); }
     // The members of a view, this one among them; `call` is called where the view stands among the messages.
-    // `key`: of the view, where datagrams are sealed; otherwise empty.
-    void install(std::uint64_t self, std::vector<Member> members, std::string_view key, Reference call);
+    // `key`: of the view, where datagrams are sealed; otherwise empty. `primary`: whether it may send; if not, whoever
+    // waits is refused before what the view frees could let it through.
+    void install(std::uint64_t self, std::vector<Member> members, std::string_view key, bool primary, Reference call);
     // Nobody gets anything any more; sends wait for the next view.
     void leave();
     void pause(bool paused) { delivery_->pause(paused); }
@@ -61,8 +63,11 @@ class GroupCore {
     groups::DatagramPort* port() { return port_.get(); }  // null: over nodes
 
    private:
-    // Those to one member, and how often they were made for others before.
+    // To one member; null where it is none, and once this is closed.
     std::shared_ptr<groups::Outgoing> single(std::uint64_t member);
+    bool closed();
+    PyObject* raise_departed();
+    PyObject* raise_forbidden();
     void acknowledged(std::uint16_t node, const groups::Acknowledgement& word);
 
     std::shared_ptr<Node> node_;
@@ -72,11 +77,12 @@ class GroupCore {
     std::shared_ptr<GroupDelivery> delivery_;
     std::shared_ptr<groups::Outgoing> all_;
     std::shared_ptr<groups::AcknowledgementTask> task_;
-    std::mutex mutex_;  // of singles_ and routes_; held for moments, inside no other
+    std::mutex mutex_;  // of what follows; held for moments, inside no other
     std::map<std::uint64_t, std::shared_ptr<groups::Outgoing>> singles_;
     std::map<std::uint64_t, groups::Route> routes_;
     std::uint64_t self_ = 0;
-    bool closed_ = false;
+    bool closed_ = false;  // no lane is made any more
+    bool primary_ = true;
 };
 
 }  // namespace antiphon::python

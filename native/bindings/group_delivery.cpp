@@ -154,10 +154,10 @@ void GroupDelivery::apply(Item item) {
             continue;
         }
         Peer* peer = node_->find_peer(one.route.node);
-        OutFlow* flow = peer == nullptr ? nullptr
-                                        : &node_->subscription_flow(*peer, one.route.incarnation, one.route.flow,
-                                                                    one.route.least_charge, kGroupKind);
-        now.emplace(member, std::make_unique<Sender>(one.route, peer, flow, std::move(one.object), most_bytes_));
+        auto flow = peer == nullptr ? nullptr
+                                    : node_->subscription_flow(*peer, one.route.incarnation, one.route.flow,
+                                                               one.route.least_charge, kGroupKind);
+        now.emplace(member, std::make_unique<Sender>(one.route, peer, std::move(flow), std::move(one.object), most_bytes_));
     }
     senders_ = std::move(now);
     count_unfinished();

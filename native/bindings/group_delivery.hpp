@@ -52,19 +52,19 @@ class GroupDelivery : public Task {
 
    private:
     struct Sender {
-        Sender(const groups::Route& route, Peer* peer_, OutFlow* flow_, Reference object_, std::uint64_t most_bytes)
+        Sender(const groups::Route& route, Peer* peer_, std::shared_ptr<OutFlow> flow_, Reference object_, std::uint64_t most_bytes)
             : member(route.member),
               node(route.node),
               incarnation(route.incarnation),
               peer(peer_),
-              flow(flow_),
+              flow(std::move(flow_)),
               object(std::move(object_)),
               lanes{window::ReceiveWindow(most_bytes), window::ReceiveWindow(most_bytes)} {}
         const std::uint64_t member;
         const std::uint16_t node;
         const std::uint64_t incarnation;  // of the node
         Peer* const peer;  // null: its node is not known
-        OutFlow* const flow;
+        const std::shared_ptr<OutFlow> flow;
         Reference object;
         std::array<window::ReceiveWindow, groups::kLanes> lanes;
         std::array<std::uint64_t, groups::kLanes> unacknowledged{};

@@ -194,15 +194,15 @@ void add_group_types(nb::module_& m) {
         .def(
             "__init__",
             [](GroupCore* self, NodeCore& node, std::size_t window_bytes, std::size_t window_messages,
-               std::size_t unicast_bytes, std::uint64_t capacity, bool whole, nb::handle on_error,
-               nb::handle datagrams) {
+               std::size_t unicast_bytes, std::uint64_t capacity, bool whole, const std::string& name,
+               nb::handle on_error, nb::handle datagrams) {
                 GroupCore::Options options{window_bytes, window_messages, unicast_bytes, capacity,
-                                           node.node()->options().max_message_bytes, whole, {}};
+                                           node.node()->options().max_message_bytes, whole, name, {}};
                 if (!datagrams.is_none()) options.datagrams = read_datagrams(nb::cast<nb::dict>(datagrams));
                 new (self) GroupCore(node.node(), std::move(options), shared(on_error));
             },
             "node"_a, "window_bytes"_a, "window_messages"_a, "unicast_bytes"_a, "capacity"_a,
-            "whole"_a, "on_error"_a, "datagrams"_a.none())
+            "whole"_a, "name"_a, "on_error"_a, "datagrams"_a.none())
         .def("send", [](GroupCore& self, nb::handle data, std::uint64_t to, double timeout) {
             return checked(self.send(data.ptr(), to, timeout));
         }, "data"_a.none(), "to"_a, "timeout"_a)
@@ -214,11 +214,11 @@ void add_group_types(nb::module_& m) {
         .def("set_handler", [](GroupCore& self, nb::handle call) { self.set_handler(shared(call)); }, "handler"_a.none())
         .def("expect", &GroupCore::expect, "self_member"_a)
         .def("install", [](GroupCore& self, std::uint64_t member, const nb::list& members, const nb::bytes& key,
-                           nb::handle call) {
+                           bool primary, nb::handle call) {
             std::vector<GroupCore::Member> read;
             for (nb::handle one : members) read.push_back(read_member(one));
-            self.install(member, std::move(read), view_of(key), shared(call));
-        }, "self_member"_a, "members"_a, "key"_a, "call"_a.none())
+            self.install(member, std::move(read), view_of(key), primary, shared(call));
+        }, "self_member"_a, "members"_a, "key"_a, "primary"_a, "call"_a.none())
         .def("leave", &GroupCore::leave)
         .def("pause", &GroupCore::pause, "paused"_a)
         .def("tick", &GroupCore::tick)

@@ -42,6 +42,7 @@ bool Outgoing::push(std::string_view head, std::string_view body, bool reserved)
 Outgoing::Put Outgoing::try_put(std::string_view message) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return Put::busy;
+    if (!allowed_ && !closed_) return Put::forbidden;
     // Those who wait come first, or they might wait for ever.
     if (!open_ || closed_ || waiting_ != 0 || large(message.size())) return Put::full;
     if (!push(tag_of(Tag::whole), message)) {
@@ -60,12 +61,13 @@ Outcome Outgoing::wait_for_room(std::unique_lock<std::mutex>& lock, std::size_t 
     Outcome outcome;
     Nanos look = now_ns() + kLook;
     ++waiting_;
-    while (closed_ || !open_ || !lane_.window().fits(bytes)) {
+    while (closed_ || !allowed_ || !open_ || !lane_.window().fits(bytes)) {
         if (!counted) ++waits_;
         counted = true;
-        full_ |= open_ && !closed_;
+        full_ |= open_ && !closed_ && allowed_;
         const Nanos now = now_ns();
         if (closed_) outcome.code = Outcome::Code::closed;
+        else if (!allowed_) outcome.code = Outcome::Code::forbidden;
         else if (now >= deadline) outcome.code = Outcome::Code::timeout;
         if (!outcome.ok()) break;
         wait_until(room_, lock, interrupted ? std::min(deadline, look) : deadline);
@@ -126,6 +128,12 @@ void Outgoing::shut() {
     open_ = false;
 }
 
+void Outgoing::allow(bool allowed) {
+    std::lock_guard lock(mutex_);
+    allowed_ = allowed;
+    room_.notify_all();
+}
+
 void Outgoing::close() {
     std::lock_guard lock(mutex_);
     closed_ = true;
@@ -135,9 +143,9 @@ void Outgoing::close() {
 void Outgoing::add(const Route& route) {
     Peer* peer = node_->find_peer(route.node);
     if (peer == nullptr) return;
-    OutFlow& flow = node_->subscription_flow(*peer, route.incarnation, route.flow, route.least_charge, kGroupKind);
+    auto way = node_->subscription_flow(*peer, route.incarnation, route.flow, route.least_charge, kGroupKind);
     std::lock_guard lock(mutex_);
-    targets_.try_emplace(route.member, Target{*peer, flow, route.incarnation, route.node});
+    targets_.try_emplace(route.member, Target{*peer, std::move(way), route.incarnation, route.node});
     lane_.add(route.member);
     if (peer->session.load(std::memory_order_seq_cst) == 0) node_->want_connection(*peer);
 }

@@ -46,16 +46,19 @@ class Outgoing : public Pump {
         if (deliver_ != nullptr) lane_.deliver_here(true);
     }
 
-    enum class Put : std::uint8_t { put, full, busy };
+    enum class Put : std::uint8_t { put, full, busy, forbidden };
     // Never blocks. `busy`: another thread is at it.
     Put try_put(std::string_view message);
-    // May block: until all of it is in the window. `timeout`, `closed` or `interrupted` otherwise.
+    // May block: until all of it is in the window. `timeout`, `closed`, `forbidden` or `interrupted` otherwise.
     Outcome put(std::string_view message, Nanos deadline, const Interrupted* interrupted);
 
     // Who we are now, and whether anything can be sent: sends wait while it cannot.
     void identify(std::uint64_t self);
     void open(std::uint64_t self);
     void shut();
+    // Whether anything may be sent at all: what may not is refused, and whoever waits is told. What is in the
+    // window goes on.
+    void allow(bool allowed);
     void close();  // for good: whoever waits wakes
     virtual void add(const Route& route);
     virtual void remove(std::uint64_t member);
@@ -89,9 +92,10 @@ class Outgoing : public Pump {
    protected:
     struct Target {
         Peer& peer;
-        OutFlow& flow;
+        std::shared_ptr<OutFlow> way;
         std::uint64_t incarnation;
         std::uint16_t node;
+        OutFlow& flow = *way;
     };
     // All with the mutex.
     bool push(std::string_view head, std::string_view body, bool reserved = false);
@@ -114,7 +118,7 @@ class Outgoing : public Pump {
     std::map<std::uint64_t, Target> targets_;
     std::vector<std::uint32_t> lengths_;
     std::uint64_t self_ = 0;
-    bool open_ = false, closed_ = false;
+    bool open_ = false, closed_ = false, allowed_ = true;
     bool full_ = false;  // a sender found no room, and not a quarter of it has come free since
     std::uint32_t streams_ = 0;
     std::uint64_t sent_ = 0, bytes_ = 0, waits_ = 0, batches_ = 0, probes_ = 0;

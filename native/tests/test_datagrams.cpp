@@ -6,7 +6,7 @@
 #include <arpa/inet.h>
 
 #include "groups/datagram_lane.hpp"
-#include "nodes.hpp"
+#include "members.hpp"
 #include "window/wanted.hpp"
 
 using namespace antiphon;
@@ -114,51 +114,14 @@ class Person : public Task {
     std::atomic<bool> paused{false};
 };
 
-std::string message(int thread, std::uint64_t number, std::size_t size) {
-    std::string text = std::to_string(thread) + ":" + std::to_string(number) + ":";
-    text.resize(std::max(text.size(), size), static_cast<char>('a' + number % 26));
-    return text;
-}
-
-bool send(Person& person, std::string_view text) {
-    if (person.all->try_put(text) == Outgoing::Put::put) return true;
-    return person.all->put(text, now_ns() + check::patience(30 * kSecond), nullptr).ok();
-}
-
-bool settle(Person& person) { return person.all->settle(now_ns() + check::patience(30 * kSecond), nullptr); }
-
 void all_to_all(window::Flow::Kind kind, const DatagramFaults::Options& faults, std::uint64_t count) {
     const std::uint16_t port = fresh_port();
     Person a(1, port, kind, faults), b(2, port, kind, faults), c(3, port, kind, faults);
     const std::vector<Person*> all{&a, &b, &c};
     for (Person* one : all) one->view(all);
-    std::vector<std::thread> threads;
-    for (Person* one : all) {
-        for (int t = 0; t < 2; ++t) {
-            threads.emplace_back([one, t, count] {
-                for (std::uint64_t i = 0; i < count; ++i) {
-                    const std::size_t size = i % 301 == 300 ? 400 << 10 : i % 50 == 49 ? 40 << 10 : i % 300;
-                    CHECK(send(*one, message(t, i, size)));
-                }
-            });
-        }
-    }
-    for (auto& thread : threads) thread.join();
-    for (Person* one : all) CHECK(settle(*one));
-    for (Person* one : all) {
-        for (Person* other : all) {
-            if (one == other) continue;
-            std::uint64_t next[2] = {0, 0};
-            for (const std::string& text : one->from(*other)) {
-                const int t = text[0] - '0';
-                const std::string begin = std::to_string(t) + ":" + std::to_string(next[t]) + ":";
-                CHECK(text.compare(0, begin.size(), begin) == 0);
-                ++next[t];
-            }
-            CHECK_EQUAL(next[0], count);
-            CHECK_EQUAL(next[1], count);
-        }
-    }
+    send_to_each_other(all, count, [](std::uint64_t i) -> std::size_t {
+        return i % 301 == 300 ? 400 << 10 : i % 50 == 49 ? 40 << 10 : i % 300;
+    });
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <deque>
 
 #include "groups/acknowledging.hpp"
-#include "nodes.hpp"
+#include "members.hpp"
 
 using namespace antiphon;
 using namespace antiphon::tests;
@@ -110,11 +110,11 @@ class Person : public Task {
         }
         const Acknowledgement word{life, head.from, from.expected(), head.lane, 0};
         Peer* peer = node->find_peer(source);
-        OutFlow& flow = node->subscription_flow(*peer, incarnations.at(source), flows.at(source), 64, kGroupKind);
+        const auto flow = node->subscription_flow(*peer, incarnations.at(source), flows.at(source), 64, kGroupKind);
         const std::uint32_t session = peer->session.load();
         if (session == 0) return node->want_connection(*peer);
         const Attempt attempt =
-            node->try_word(*peer, flow, session, {reinterpret_cast<const char*>(&word), sizeof word});
+            node->try_word(*peer, *flow, session, {reinterpret_cast<const char*>(&word), sizeof word});
         if (attempt.status == Status::no_credit) node->want_credit(*peer, attempt);
     }
 
@@ -148,19 +148,6 @@ class Person : public Task {
    private:
     TaskQueue::Slice slice_;
 };
-
-std::string message(int thread, std::uint64_t number, std::size_t size) {
-    std::string text = std::to_string(thread) + ":" + std::to_string(number) + ":";
-    text.resize(std::max(text.size(), size), static_cast<char>('a' + number % 26));
-    return text;
-}
-
-bool send(Person& person, std::string_view text) {
-    if (person.all->try_put(text) == Outgoing::Put::put) return true;
-    return person.all->put(text, now_ns() + check::patience(20 * kSecond), nullptr).ok();
-}
-
-bool settle(Person& person) { return person.all->settle(now_ns() + check::patience(20 * kSecond), nullptr); }
 
 }  // namespace
 
@@ -232,7 +219,7 @@ TEST("a new session repeats what was not acknowledged, and an old word still cou
 TEST("everything from many threads reaches all others once, each thread's in order") {
     for (const std::string scheme : {"tcp", "unix", "inproc"}) {
         Person a(1, scheme, 256 << 10), b(2, scheme, 256 << 10), c(3, scheme, 256 << 10);
-        Person* all[] = {&a, &b, &c};
+        const std::vector<Person*> all{&a, &b, &c};
         a.meet(b);
         a.meet(c);
         b.meet(c);
@@ -242,34 +229,10 @@ TEST("everything from many threads reaches all others once, each thread's in ord
             }
         }
         const std::uint64_t count = check::count(2000, 50000);
-        std::vector<std::thread> threads;
-        for (Person* one : all) {
-            for (int t = 0; t < 2; ++t) {
-                threads.emplace_back([one, t, count] {
-                    // Some in parts, some larger than the window by far.
-                    for (std::uint64_t i = 0; i < count; ++i) {
-                        const std::size_t size = i % 501 == 500 ? 600 << 10 : i % 50 == 49 ? 40 << 10 : i % 300;
-                        CHECK(send(*one, message(t, i, size)));
-                    }
-                });
-            }
-        }
-        for (auto& thread : threads) thread.join();
-        for (Person* one : all) CHECK(settle(*one));
-        for (Person* one : all) {
-            for (Person* other : all) {
-                if (one == other) continue;
-                std::uint64_t next[2] = {0, 0};
-                for (const std::string& text : one->from(*other)) {
-                    const int t = text[0] - '0';
-                    const std::string begin = std::to_string(t) + ":" + std::to_string(next[t]) + ":";
-                    CHECK(text.compare(0, begin.size(), begin) == 0);
-                    ++next[t];
-                }
-                CHECK_EQUAL(next[0], count);
-                CHECK_EQUAL(next[1], count);
-            }
-        }
+        // Some in parts, some larger than the window by far.
+        send_to_each_other(all, count, [](std::uint64_t i) -> std::size_t {
+            return i % 501 == 500 ? 600 << 10 : i % 50 == 49 ? 40 << 10 : i % 300;
+        });
         for (Person* one : all) CHECK(one->all->counts().capacity < 300u << 10);
     }
 }

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from itertools import count as numbers
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from integration.loops import LOOPS, Run, run_on
+from integration.parties import Party
 from integration.tls_tools import Authority
 
 T = TypeVar("T")
+
+_names = numbers(1)
 
 
 @pytest.fixture(params=LOOPS)
@@ -61,3 +67,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture
+def party() -> Iterator[Party]:
+    """Members of a group that nobody else is in."""
+    with ExitStack() as stack:
+        yield Party(stack, f"test-{next(_names)}-{time.monotonic_ns()}")

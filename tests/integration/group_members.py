@@ -20,8 +20,9 @@ def member(
     config: dict[str, Any] | None = None,
     options: dict[str, Any] | None = None,
     faults: dict[str, Any] | None = None,
+    wait: bool = False,
 ) -> None:
-    """Joins, tells every view, and does as it is told."""
+    """Joins, if it is to ``wait`` when it is told to; tells every view, and does as it is told."""
     import struct
     import threading
     import time
@@ -78,6 +79,9 @@ def member(
             at=time.monotonic(),
         )
 
+    if wait:
+        control.tell("ready")
+        assert control.hear()["order"] == "join"
     with one:
         control.tell("joined", address=one.node.address, took=time.monotonic())
         sent = 0

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.testing import Network
+import antiphon
+from antiphon.testing import Network, eventually
+from integration.parties import threads
 
 from .group_members import Crowd, ask, until
 
@@ -32,6 +34,30 @@ def test_twenty_that_start_together_are_one_group(crowd: Crowd) -> None:
     for _ in range(20):
         crowd.start()
     crowd.all_see(20, 90)
+
+
+def test_twenty_that_join_at_once_make_few_views(crowd: Crowd) -> None:
+    """One or two on a machine that does nothing else; one for each would be twenty."""
+    first = crowd.start()
+    crowd.wait_for(first, lambda view: len(view["members"]) == 1)
+    for _ in range(20):
+        crowd.start(wait=True)
+    for child in crowd.members[1:]:
+        until(child, "ready")
+    for child in crowd.members[1:]:
+        child.tell("join")
+    views = 0
+
+    def last(view: dict[str, Any]) -> bool:
+        nonlocal views
+        views += 1
+        return len(view["members"]) == 21
+
+    seen = crowd.wait_for(first, last, 90)
+    for child in crowd.members[1:]:
+        view = crowd.wait_for(child, lambda view: len(view["members"]) == 21)
+        assert (view["id"], view["members"]) == (seen["id"], seen["members"])
+    assert views <= 10
 
 
 @pytest.mark.parametrize("victim", [2, 0], ids=["a member", "the coordinator"])
@@ -67,6 +93,23 @@ def test_the_sixteenth_joins_soon(crowd: Crowd) -> None:
     crowd.all_see(15, 90)
     last = crowd.start()
     crowd.wait_for(last, lambda view: len(view["members"]) == 16)
+
+
+@pytest.mark.parametrize("stack", ["tcp", "udp"])
+def test_threads_do_not_grow_with_members(crowd: Crowd, stack: str) -> None:
+    with antiphon.Group(crowd.name, stack=stack) as group:
+        crowd.start(options={"stack": stack})
+        eventually(lambda: len(group.members) == 2, 40)
+        for child in crowd.members:
+            ask(child, "send", "sent", count=100)
+        before = threads()
+        for _ in range(8):
+            crowd.start(options={"stack": stack})
+        eventually(lambda: len(group.members) == 10, 60)
+        for child in crowd.members:
+            ask(child, "send", "sent", count=100)
+        # Waiting calls may have a spare of the scheduler's; nothing is per member.
+        assert threads() <= before + 3
 
 
 def test_everybody_gets_everything_in_order(crowd: Crowd, count: Callable[[int, int], int]) -> None:
@@ -156,12 +199,17 @@ def test_a_huge_message_whose_sender_is_killed_comes_to_nobody_and_harms_nothing
 
 
 @pytest.mark.needs("netns")
-def test_a_cut_link_is_noticed_and_healed(crowd: Crowd) -> None:
+@pytest.mark.parametrize("stack", ["tcp", "udp"])
+def test_a_cut_link_is_noticed_and_healed(crowd: Crowd, stack: str) -> None:
     with Network(3) as network:
         addresses = [f"tcp://{one.address}:7800" for one in network.members]
         for one, address in zip(network.members, addresses, strict=True):
             crowd.start(
-                prefix=one.prefix, listen=address, discover=addresses, secret="between us all"
+                prefix=one.prefix,
+                listen=address,
+                discover=addresses,
+                secret="between us all",
+                options={"stack": stack},
             )
         crowd.all_see(3)
         began = time.monotonic()

@@ -18,6 +18,7 @@ from antiphon.groups import layers
 from antiphon.groups.config import STACKS
 from antiphon.groups.protocol import Layer
 from antiphon.testing import Collected, eventually
+from integration.parties import threads
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -230,10 +231,11 @@ def test_sockets_go_with_the_group(party: Party) -> None:
         probe.bind((host, int(port)))
 
 
-def test_threads_do_not_grow_with_groups_or_members(channel: str) -> None:
+def test_threads_do_not_grow_with_groups(channel: str) -> None:
     with antiphon.Node() as node, ExitStack() as stack:
         stack.enter_context(Group("one-of-many-0", stack="udp", node=node))
-        before = threading.active_count(), node.statistics().scheduler_threads
-        for number in range(1, 5):
+        before = threads()
+        for number in range(1, 20):
             stack.enter_context(Group(f"one-of-many-{number}", stack="udp", node=node))
-        assert (threading.active_count(), node.statistics().scheduler_threads) == before
+        # Waiting calls may have a spare of the scheduler's; nothing is per group.
+        assert threads() <= before + 3

@@ -38,6 +38,7 @@ def make_core(
             fifo.unicast_bytes if fifo else 0,
             capacity,
             stack.find("fragmentation") is None,
+            name,
             on_error,
             datagrams,
         )

@@ -1,6 +1,7 @@
 """From ``discover=`` to nodes at which members may be.
 
-Several ways may be given at once. All are polled by the group's own timer: none has a thread.
+Several ways may be given at once. All are polled by the group's own timer: none has a thread;
+what may hang is done by the threads of the node that make calls which wait.
 
 - ``local://``, ``local://name``: this machine and user, through a directory (`LocalFinder`)
 - ``mcast://239.77.0.1:7777``: datagrams to a multicast group (`MulticastFinder`)
@@ -20,6 +21,7 @@ import logging
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -126,6 +128,30 @@ class _Addresses:
         self._known.clear()
 
 
+class _Aside:
+    """Work that may hang, with a name server or a file server: on a thread, once at a time."""
+
+    def __init__(self, key: int, work: Callable[[], None]) -> None:
+        self._key, self._work = key, work
+        self._under_way = False
+
+    def begin(self, node: Node) -> None:
+        """Unless the last time has not ended yet."""
+        if self._under_way:
+            return
+        self._under_way = True
+        try:
+            node._later.add(self._key, self._run)
+        except AntiphonError:
+            self._under_way = False
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._under_way = False
+
+
 class _Names(_Addresses):
     """All addresses of a name."""
 
@@ -133,25 +159,41 @@ class _Names(_Addresses):
         super().__init__([])
         self._host, self._port = host, port
         self._next = 0.0
+        self._looking_up = _Aside(_LOOKING_UP, self._look_up)
+        self._found: frozenset[str] | None = None
 
     def poll(self, now: float) -> Iterable[Contact]:
         node = self._node
         assert node is not None
         if now >= self._next:
             self._next = now + _LOOK_UP
-            with contextlib.suppress(AntiphonError):
-                node._later.add(_LOOKING_UP, self._look_up)
+            self._looking_up.begin(node)
+        found, self._found = self._found, None
+        if found is not None:
+            self._keep(found, node)
         return super().poll(now)
+
+    def _keep(self, found: frozenset[str], node: Node) -> None:
+        """What the name does not mean any more is forgotten, once nobody is connected there."""
+        for address in self.addresses.keys() - found:
+            known = self._known.get(address)
+            if known is None or not node._is_connected(known.node):
+                del self.addresses[address]
+                self._known.pop(address, None)
+        for address in found:
+            self.addresses.setdefault(address, 0.0)
 
     def _look_up(self) -> None:
         try:
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            answers = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except OSError as error:
             log.warning("dns://%s: %s", self._host, error)
             return
-        for family, _, _, _, where in found:
-            host = f"[{where[0]}]" if family == socket.AF_INET6 else where[0]
-            self.addresses.setdefault(f"tcp://{host}:{self._port}", 0.0)
+        hosts = {
+            f"[{where[0]}]" if family == socket.AF_INET6 else where[0]
+            for family, _, _, _, where in answers
+        }
+        self._found = frozenset(f"tcp://{host}:{self._port}" for host in hosts)
 
 
 class _Directory:
@@ -163,32 +205,50 @@ class _Directory:
         self._text = ""
         self._next_write = self._next_read = 0.0
         self._found: list[Contact] = []
+        self._node: Node | None = None
+        self._looking = _Aside(_LOOKING_IN, self._look)
+        self._writing = threading.Lock()  # nothing is written after it was closed
+        self._closed = False
 
     def start(self, node: Node) -> None:
+        self._node = node
+        self._own = self._folder / f"{node.id}-{node._incarnation:x}.member"
+        self._text = json.dumps({"id": node.id, "address": node.address})
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._write(time.monotonic())
         except OSError as error:
             raise ConfigError(
-                f"discover: {self._folder} cannot be made ({error.strerror}); give a directory "
-                "that all members can write to",
+                f"discover: {self._folder} cannot be made or written to ({error.strerror}); give a "
+                "directory that all members can write to",
                 setting="discover",
                 value=str(self._folder),
             ) from error
-        self._own = self._folder / f"{node.id}-{node._incarnation:x}.member"
-        self._text = json.dumps({"id": node.id, "address": node.address})
-        self.poll(time.monotonic())
+        self._look()
 
     def poll(self, now: float) -> Iterable[Contact]:
+        assert self._node is not None
+        if now >= self._next_read:
+            self._next_read = now + _ASK_AGAIN
+            self._looking.begin(self._node)
+        return self._found
+
+    def _look(self) -> None:
+        try:
+            self._write(time.monotonic())
+            self._found = list(self._read())
+        except OSError as error:
+            log.warning("members cannot be looked for: %s", error)
+
+    def _write(self, now: float) -> None:
         assert self._own is not None
-        if now >= self._next_write:
+        with self._writing:
+            if self._closed or now < self._next_write:
+                return
             self._next_write = now + _WRITE_EVERY
             unfinished = self._own.with_suffix(".new")
             unfinished.write_text(self._text)
             unfinished.replace(self._own)
-        if now >= self._next_read:
-            self._next_read = now + _ASK_AGAIN
-            self._found = list(self._read())
-        return self._found
 
     def _read(self) -> Iterable[Contact]:
         for path in self._folder.glob("*.member"):
@@ -204,9 +264,11 @@ class _Directory:
                 yield Contact(int(facts["id"]), str(facts["address"]))
 
     def close(self) -> None:
-        if self._own is not None:
-            with contextlib.suppress(OSError):
-                self._own.unlink()
+        with self._writing:
+            self._closed = True
+            if self._own is not None:
+                with contextlib.suppress(OSError):
+                    self._own.unlink()
 
 
 class Finding:
@@ -324,4 +386,4 @@ def _bad(value: object) -> ConfigError:
     )
 
 
-_IDENTIFYING, _LOOKING_UP = -(1 << 40), -(1 << 40) - 1
+_IDENTIFYING, _LOOKING_UP, _LOOKING_IN = (-(1 << 40) - number for number in range(3))

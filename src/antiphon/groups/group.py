@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import random
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -25,6 +25,7 @@ from typing_extensions import Buffer
 
 from antiphon._core import GroupCore
 from antiphon.errors import AntiphonError, Closed, ConfigError, NotPrimary, PeerUnreachable
+from antiphon.groups.checks import check_text, life_of
 from antiphon.groups.config import GroupConfig, make_stack
 from antiphon.groups.core import make_core
 from antiphon.groups.datagrams import by_datagrams, layer_counts, with_encryption
@@ -32,6 +33,7 @@ from antiphon.groups.drawing import draw
 from antiphon.groups.finding import find_by, is_wildcard
 from antiphon.groups.hanging import Hanging
 from antiphon.groups.messages import Control, Find, Join, encode
+from antiphon.groups.outbox import Outbox
 from antiphon.groups.port import KIND, port_of
 from antiphon.groups.protocol import (
     Busy,
@@ -71,9 +73,8 @@ MessageHandler = TypeVar("MessageHandler", bound=Callable[[Member, bytes], Any])
 ViewHandler = TypeVar("ViewHandler", bound=Callable[[View], Any])
 
 _TICK = 0.05
-_OUTBOX = 64
 _FIRST_VIEW = 30.0
-_NAME = 128
+_numbers = itertools.count(2, 2)
 
 
 class Group(Owner):
@@ -105,9 +106,9 @@ class Group(Owner):
         node_config: NodeConfig | None = None,
         member_name: str | None = None,
     ) -> None:
-        _check_text("name", name)
+        check_text("name", name)
         if member_name is not None:
-            _check_text("member_name", member_name)
+            check_text("member_name", member_name)
         check_type("config", config, GroupConfig)
         super().__init__()
         self.name = name
@@ -141,8 +142,9 @@ class Group(Owner):
         self._handler: Callable[[Member, bytes], Any] | None = None
         self._contacts: tuple[Contact, ...] = ()
         self._peers: dict[int, str] = {}
-        self._outbox: dict[int, deque[bytes]] = {}
+        self._outbox = Outbox(lambda node, data: self.node._tell(node, data, False, KIND))
         self._hanging = Hanging(name)
+        self._number = next(_numbers)  # lives of members are odd, these are even
         self._timer = make_timer(self.node, _TICK, self._tick)
 
     # --- life -------------------------------------------------------------------------------
@@ -180,9 +182,10 @@ class Group(Owner):
             self._core = self._make_core()
             self._finding.start()
             me = self._describe()
+            contacts = self._finding.poll(time.monotonic())
             with self._lock:
                 now = time.monotonic()
-                self._poll(now)
+                self._learn(contacts, now)
                 self._carry_out(self._stack.down(JoinGroup(me), now))
             self._timer._start()
         except BaseException:
@@ -391,7 +394,7 @@ class Group(Owner):
         core = self._core
         assert core is not None
         patience = check_timeout(timeout)
-        core.send(data, _life_of(to), -1.0 if patience is None else patience)
+        core.send(data, life_of(to), -1.0 if patience is None else patience)
 
     def send_async(self, data: Buffer, *, to: Member | None = None) -> Future[None]:
         """`send` as a `Future`, done when the message is in the window. Never blocks.
@@ -405,7 +408,7 @@ class Group(Owner):
             self._refuse_to_one()
         core = self._core
         assert core is not None
-        life = _life_of(to)
+        life = life_of(to)
         key = -(1 << 41) - (life or self._number)
         later = self.node._later
         if not later.busy(key) and core.try_send(data, life):
@@ -443,10 +446,6 @@ class Group(Owner):
                 group=self.name,
                 members=len(view),
             )
-
-    @property
-    def _number(self) -> int:
-        return id(self) & 0xFFFFFFFF
 
     def _running_core(self) -> GroupCore:
         if self._core is None:
@@ -491,21 +490,20 @@ class Group(Owner):
         partition: Any = self._stack.find("partition")
         if partition is not None and self._by_datagrams:
             core.cut(list(partition.nodes))
+        contacts = self._finding.poll(time.monotonic())  # which may look at files
         with self._lock:
             now = time.monotonic()
-            self._poll(now)
+            self._learn(contacts, now)
             for life, age in heard.items():
                 self._carry_out(self._stack.up(Heard(life, now - age), now))
             self._carry_out(self._stack.up(Busy(busy), now))
             for life, seconds in held_up.items():
                 self._carry_out(self._stack.up(HeldUp(life, seconds), now))
             self._carry_out(self._stack.tick(now))
-            for node in list(self._outbox):
-                self._flush(node)
+            self._outbox.flush(now)
         core.tick()
 
-    def _poll(self, now: float) -> None:
-        contacts = self._finding.poll(now)
+    def _learn(self, contacts: tuple[Contact, ...], now: float) -> None:
         if contacts != self._contacts:
             self._contacts = contacts
             self._carry_out(self._stack.up(Contacts(contacts), now))
@@ -550,6 +548,7 @@ class Group(Owner):
                 for one in members
             ],
             self._encryption.current.key if self._encryption is not None else b"",
+            action.view.primary,
             partial(self._show, action.view, action.me),
         )
 
@@ -578,40 +577,7 @@ class Group(Owner):
         if action.node == self.node.id:
             return
         self._know(action.node, action.address)
-        waiting = self._outbox.setdefault(action.node, deque(maxlen=_OUTBOX))
-        waiting.append(encode(self._wire_name, action.message))
-        self._flush(action.node)
-
-    def _flush(self, node: int) -> None:
-        """What a node takes without waiting; the rest with the next tick, the oldest is lost."""
-        waiting = self._outbox[node]
-        with contextlib.suppress(AntiphonError):
-            while waiting and self.node._tell(node, waiting[0], False, KIND):
-                waiting.popleft()
-        if not waiting:
-            del self._outbox[node]
-
-
-def _check_text(setting: str, value: object) -> None:
-    # Lone surrogates are text to Python, and nothing that could be sent.
-    if not isinstance(value, str) or not 0 < len(value.encode(errors="replace")) <= _NAME:
-        wrong = True
-    else:
-        wrong = any("\ud800" <= one <= "\udfff" for one in value)
-    if wrong:
-        raise ConfigError(
-            f"{setting} {value!r}: give text of 1 to {_NAME} bytes", setting=setting, value=value
-        )
-
-
-def _life_of(to: Member | None) -> int:
-    if to is None:
-        return 0
-    if not isinstance(to, Member):
-        raise ConfigError(
-            f"to is {to!r}; it must be a Member, one of group.members", setting="to", value=to
-        )
-    return to.life
+        self._outbox.put(action.node, encode(self._wire_name, action.message), time.monotonic())
 
 
 def _log_failure(error: BaseException) -> None:

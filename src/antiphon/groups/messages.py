@@ -27,6 +27,7 @@ __all__ = [
     "ViewMessage",
     "decode",
     "encode",
+    "sender_life",
 ]
 
 
@@ -55,9 +56,10 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """To a coordinator: I go."""
+    """To a coordinator: I go, and so do those others who have said it to me."""
 
     life: int
+    also: tuple[int, ...] = ()
 
 
 class ViewMessage(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -139,6 +141,17 @@ Control = (
     | Dissolve
     | PutOut
 )
+
+
+def sender_life(message: Control) -> int | None:
+    """The life in which its sender is, where it says so."""
+    if isinstance(message, Find):
+        return None if message.joining is None else message.joining.life
+    if isinstance(message, Found | Join):
+        return message.member.life
+    if isinstance(message, Leave | GetView | Heartbeat | IAm | Suspects | Dissolve | PutOut):
+        return message.life
+    return None
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):

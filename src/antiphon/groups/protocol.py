@@ -12,7 +12,8 @@ concerned with and passes on the rest. What leaves the stack at either end is an
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -257,14 +258,26 @@ class Layer:
         """Chance: the system's, or a seeded one in simulations."""
         return self._stack.rng
 
+    @property
+    def date(self) -> float:
+        """Seconds since 1970. The time of events is of one machine; this can be compared between
+        several, as far as their clocks agree."""
+        return self._stack.date()
+
 
 class Stack:
     """Layers from the transport upward. Every call returns the actions that came out of it."""
 
-    def __init__(self, layers: Sequence[Layer], rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        rng: random.Random | None = None,
+        date: Callable[[], float] = time.time,
+    ) -> None:
         check(layers)
         self.layers = tuple(layers)
         self.rng: random.Random = rng or random.SystemRandom()
+        self.date = date
         self._actions: list[Signal] = []
         for index, layer in enumerate(self.layers):
             layer._stack, layer._index = self, index

@@ -117,7 +117,8 @@ class Simulator:
         life = self.rng.getrandbits(63) | 1
         me = Member(node, f"m{node}", f"sim://{node}", life)
         rng = random.Random(self.rng.getrandbits(64))
-        person = Person(node, Stack(tuple(self._make()), rng), me)
+        stack = Stack(tuple(self._make()), rng, lambda: self.now)
+        person = Person(node, stack, me)
         self.people[node] = person
         self._tell_contacts()
         self._carry_out(person, person.stack.down(JoinGroup(me), self.now))

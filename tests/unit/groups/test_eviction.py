@@ -15,8 +15,10 @@ from antiphon.groups.layers import (
     Stability,
     Tcp,
 )
-from antiphon.groups.protocol import HeldUp, Layer
+from antiphon.groups.messages import Find, Found
+from antiphon.groups.protocol import HeldUp, Layer, Received, Send
 from antiphon.groups.simulator import Faults, Simulator
+from antiphon.groups.view import Member
 
 from .courses import Course
 
@@ -130,6 +132,21 @@ def test_a_wish_that_is_not_repeated_is_forgotten() -> None:
     sim.join(4)
     assert sim.run_until(sim.agreed, 20)
     assert sim.people[accused].me.life == first
+
+
+def test_whoever_joins_is_not_sent_to_one_that_is_being_put_out() -> None:
+    sim = group(3)
+    view = sim.people[1].view
+    assert view is not None
+    first, second, third = view.members
+    sim.partition([(first.id, third.id), (second.id,)])  # its wish does not come to the next one
+    one = sim.people[third.id]
+    sim._carry_out(one, one.stack.up(HeldUp(first.life, 25.0), sim.now))
+    newcomer = Member(4, "m4", "sim://4", 77)
+    answers = one.stack.up(Received(4, Find(newcomer)), sim.now)
+    (found,) = [sent.message for sent in answers if isinstance(sent, Send)]
+    assert isinstance(found, Found)
+    assert found.coordinator == second
 
 
 @pytest.mark.timeout(3600)

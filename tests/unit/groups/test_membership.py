@@ -16,8 +16,10 @@ from antiphon.groups.layers import (
     Membership,
     Tcp,
 )
-from antiphon.groups.protocol import Layer
+from antiphon.groups.messages import Found, Suspects, decode, encode
+from antiphon.groups.protocol import Installed, JoinGroup, Layer, Received, Stack
 from antiphon.groups.simulator import Faults, Simulator
+from antiphon.groups.view import Member
 from unit.groups.courses import Course, plain
 
 pytestmark = pytest.mark.timeout(120)
@@ -56,6 +58,14 @@ def test_whatever_happens_all_agree_in_the_end(count: Callable[[int, int], int])
         course.check_views()
 
 
+@pytest.mark.parametrize("seed", [428, 1671, 1941, 2742, 5702, 6610, 7659, 8592])
+def test_courses_that_once_went_wrong_go_well(seed: int) -> None:
+    """Views of one name that differed, and members that waited for a life that was over."""
+    course = Course(seed).run()
+    course.check_agreement()
+    course.check_views()
+
+
 @pytest.mark.timeout(3600)
 def test_of_the_parts_of_a_group_at_most_one_goes_on(count: Callable[[int, int], int]) -> None:
     some = 0
@@ -83,6 +93,35 @@ def test_of_the_parts_of_a_group_at_most_one_goes_on(count: Callable[[int, int],
             some += len(going_on)
             sim.heal()
     assert some > 0
+
+
+@pytest.mark.parametrize("date", [0.0, -1.0, 1.8e9, 4e10, 1e300])
+def test_the_age_of_a_group_can_be_sent_whatever_the_clock_says(date: float) -> None:
+    stack = Stack(plain(), random.Random(1), lambda: date)
+    me = Member(1, "m1", "sim://1", 7)
+    stack.down(JoinGroup(me), 3e7)  # a machine that has been up for a year
+    (view,) = [one for one in stack.tick(3e7 + 1) if isinstance(one, Installed)]
+    found = Found(me, me, 1, 1, view.record.founded)
+    assert decode(encode("g", found)) == ("g", found)
+
+
+def test_of_two_groups_the_older_one_stays_however_long_their_machines_have_been_up() -> None:
+    sim = Simulator(1, plain)
+    sim.partition([[1], [2]])
+    # The machine of the first was booted long before that of the second: its own clock is ahead.
+    early = sim.join(1).stack
+    up, down, tick = early.up, early.down, early.tick
+    early.up = lambda event, now: up(event, now + 1e6)  # type: ignore[method-assign]
+    early.down = lambda event, now: down(event, now + 1e6)  # type: ignore[method-assign]
+    early.tick = lambda now: tick(now + 1e6)  # type: ignore[method-assign]
+    sim.run(10)
+    sim.join(2)
+    sim.run(20)
+    before = lives(sim)
+    sim.heal()
+    assert sim.run_until(sim.agreed, 20)
+    assert lives(sim)[1] == before[1]
+    assert lives(sim)[2] != before[2]
 
 
 def test_a_course_is_the_same_again_from_its_seed() -> None:
@@ -256,3 +295,39 @@ def test_a_network_that_loses_half_still_comes_to_agree() -> None:
     for node in range(1, 5):
         sim.join(node)
     assert sim.run_until(sim.agreed, 60)
+
+
+def test_a_minority_that_notices_first_takes_the_majority_nothing() -> None:
+    """Its view has the higher id; those who have not missed it yet stay what they are."""
+    patience = iter([3.0, 3.0, 0.5])
+
+    def uneven() -> list[Layer]:
+        detection = FailureDetection(timeout=next(patience), heartbeat=0.1, verify=0.2)
+        return [Tcp(), Discovery(), detection, Membership(primary=True)]
+
+    sim = joined(3, uneven)
+    sim.run(sim.now + 1)
+    before = lives(sim)
+    sim.partition([(1, 2), (3,)])
+    assert sim.run_until(lambda: not sim.people[3].views[-1].primary, 3, step=0.01)
+    sim.heal()
+    assert sim.run_until(lambda: lives(sim)[3] != before[3] and sim.agreed(), 20)
+    assert {node: lives(sim)[node] for node in (1, 2)} == {node: before[node] for node in (1, 2)}
+    assert all(view.primary for node in (1, 2) for view in sim.people[node].views)
+    assert sim.people[3].views[-1].primary
+
+
+@pytest.mark.parametrize(("every", "stays"), [(60.0, True), (0.5, False)], ids=["old", "new"])
+def test_reports_that_a_member_is_not_reached_add_up_only_while_they_are_new(
+    every: float, stays: bool
+) -> None:
+    sim = joined(3)
+    coordinator, reporter, victim = (sim.people[node] for node in (1, 2, 3))
+    life = victim.me.life
+    for _ in range(4):
+        sim.run(sim.now + every)
+        report = Received(reporter.node, Suspects(reporter.me.life, (life,)))
+        sim._carry_out(coordinator, coordinator.stack.up(report, sim.now))
+    assert sim.run_until(sim.agreed, 20)
+    sim.run(sim.now + 5)
+    assert (victim.me.life == life) is stays

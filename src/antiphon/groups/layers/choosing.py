@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import random
+
 from antiphon.groups.messages import Found
 from antiphon.groups.view import Member, Record
 
-__all__ = ["found_of", "majority", "rank"]
+__all__ = ["found_of", "founded_at", "majority", "rank"]
+
+_LATEST = (1 << 43) - 1  # milliseconds since 1970; with 20 bits more it is a whole number of 63
+
+
+def founded_at(date: float, rng: random.Random) -> int:
+    """Its order is age, also between machines; its last digits tell apart what began at one
+    moment. Whatever a clock says, it is a number that can be sent."""
+    milliseconds = min(max(0, int(date * 1000)), _LATEST)
+    return (milliseconds << 20) | rng.getrandbits(20)
 
 
 def majority(voters: tuple[int, ...], members: tuple[Member, ...]) -> bool:

@@ -1,6 +1,7 @@
 """Failure detection: who is not heard is asked, and suspected if it does not answer.
 
-Any message of a member counts as a sign of life, and so does data. Members that have nothing to
+Any message of a member counts as a sign of life, and so does data, but not what its node says in
+another life. Members that have nothing to
 say send a heartbeat. Silence for too long, or a lost connection, only raises the question; a
 member that answers it is left alone, whatever its connection looked like.
 
@@ -15,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from antiphon.errors import ConfigError
-from antiphon.groups.messages import AreYouThere, Heartbeat, IAm
+from antiphon.groups.messages import AreYouThere, Heartbeat, IAm, sender_life
 from antiphon.groups.protocol import (
     Busy,
     Disconnected,
@@ -111,9 +112,11 @@ class FailureDetection(Layer):
                 if self._me is not None and message.life == self._me.life:
                     self.send_to_node(event, IAm(message.life), now)
                 return
-            if isinstance(message, IAm | Heartbeat) and message.life != life:
-                life = None
-            if life is not None:
+            said = sender_life(message)
+            if life is not None and said not in (None, life):
+                # Of another life of its node: the one that we know is over, or has not begun.
+                self._ask(self._watched[life], now)
+            elif life is not None:
                 self._heard(life, now, now)
                 if isinstance(message, Heartbeat):
                     self._notice(self._watched[life], message.busy, now)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from antiphon.groups.layers.choosing import found_of, majority, rank
+from antiphon.groups.layers.choosing import found_of, founded_at, majority, rank
+from antiphon.groups.layers.reports import Reports
 from antiphon.groups.messages import (
     Control,
     Dissolve,
@@ -115,11 +116,11 @@ class Membership(Layer):
         self._due: float | None = None
         self._told: dict[int, float] = {}
         self._confirmed: set[int] = set()  # those that have the view, by their heartbeats
-        self._reports: dict[tuple[int, int], int] = {}
+        self._reports = Reports()
         self._suspects: set[int] = set()
         self._excluded: dict[int, float] = {}  # until when
         self._asked_out = 0.0
-        self._behind: dict[int, int] = {}  # coordinators that were put out, and their last view
+        self._behind: dict[int, int] = {}  # who has gone or was put out, and their last view
         self._busy = 0.0
         self._next_leave = 0.0
         self._counts = {"views": 0, "evicted": 0, "dissolved": 0}
@@ -133,10 +134,16 @@ class Membership(Layer):
         return self._me
 
     def _acting(self) -> Member | None:
-        """Who is to make the next view, as far as this member knows."""
+        """Who is to make the next view, as far as this member knows.
+
+        It is in it, and its first: with its id a view has a name that no other one has. So whoever
+        leaves makes none.
+        """
         if self._record is None:
             return None
-        out = self._suspects | self._crashed | self._excluded.keys()
+        out = self._suspects | self._crashed | self._leaving | self._excluded.keys()
+        if self._state == "leaving":
+            out.add(self.me.life)
         return next((one for one in self._record.members if one.life not in out), None)
 
     @property
@@ -231,8 +238,9 @@ class Membership(Layer):
         elif isinstance(message, Join):
             self._wants_in(message, now)
         elif isinstance(message, Leave):
-            if self._record is not None and self._record.has(message.life):
-                self._leaving.add(message.life)
+            if self._record is not None:
+                self._leaving |= {message.life, *message.also} & self._record.by_life().keys()
+                self._leaving.discard(self.me.life)
                 self._plan(now)
         elif isinstance(message, ViewMessage):
             self._told_view(message.record, now)
@@ -263,7 +271,7 @@ class Membership(Layer):
             self._leave_again(now)
         if self._due is not None and now >= self._due:
             self._due = None
-            if self._state in ("member", "leaving") and self._coordinates:
+            if self._state == "member" and self._coordinates:
                 self._make_view(now)
 
     # --- joining ----------------------------------------------------------------------------
@@ -272,7 +280,8 @@ class Membership(Layer):
         record = self._record
         answer = Found(self.me)
         if record is not None:
-            answer = found_of(self.me, record, record.coordinator)
+            # Not to one that is silent, or is being put out: it would take nobody in.
+            answer = found_of(self.me, record, self._acting() or record.coordinator)
         if message.joining is not None:
             self.send(message.joining, answer, now)
             if self._state == "joining" and message.joining.life != self.me.life:
@@ -315,12 +324,7 @@ class Membership(Layer):
             return
         first = min([self.me, *others], key=lambda one: (one.id, one.life))
         if first.life == self.me.life or waited > 4 * self.discovery:
-            founded = self._founded(now)
-            self._install(Record(self._seen + 1, founded, (self.me,)), now)
-
-    def _founded(self, now: float) -> int:
-        """Its order is age; its last digits tell apart what began at one moment."""
-        return (int(now * 1_000_000) << 20) | self.rng.getrandbits(20)
+            self._install(Record(self._seen + 1, founded_at(self.date, self.rng), (self.me,)), now)
 
     def _ask_in(self, coordinator: Member, now: float) -> None:
         if self._target is None or self._target[0] != coordinator.life:
@@ -367,10 +371,9 @@ class Membership(Layer):
         assert old is not None
         lives = {member.life for member in old.members}
         leaving = self._leaving & lives
-        if self._state == "leaving":
-            leaving.add(self.me.life)
-        # One who asks to leave is not dead.
-        crashed = (self._crashed & lives) - leaving - {self.me.life}
+        # One who asks to leave is not dead. Others in whose place this member acts are.
+        out = self._crashed | self._suspects | self._excluded.keys()
+        crashed = (out & lives) - leaving - {self.me.life}
         stay = [one for one in old.members if one.life not in leaving | crashed]
         nodes = {one.id for one in stay}
         joins = [
@@ -387,10 +390,7 @@ class Membership(Layer):
         departed = (*old.departed, *sorted(leaving))[-DEPARTED_KEPT:]
         voters = tuple(life for life in self._voters(old) if life not in departed)
         primary = not self.primary or (old.primary and majority(voters, members))
-        gone = [one for one in old.members if one.life in leaving and one.life != self.me.life]
-        if not members:
-            self._out(now)
-            return
+        gone = [one for one in old.members if one.life in leaving]
         record = Record(above + 1, old.founded, members, primary, departed, voters)
         for member in (*members, *gone):
             if member.life != self.me.life:
@@ -398,10 +398,7 @@ class Membership(Layer):
         for member in old.members:
             if member.life in crashed and member.life in self._excluded:
                 self.send(member, Gone(record), now)  # it lives, and should know
-        if record.has(self.me.life):
-            self._install(record, now)
-        else:
-            self._out(now)
+        self._install(record, now)
 
     def _voters(self, record: Record) -> tuple[int, ...]:
         """Of whom a majority has to stay: not of a view that perhaps nobody else has seen."""
@@ -418,8 +415,13 @@ class Membership(Layer):
             if mine and record.id > self._seen:
                 self._install(record, now)
             return
-        if record.founded != old.founded or record.id <= old.id:
+        acting = self._acting()
+        # Whoever should make our next view, since those before it have gone, has one of its own.
+        parted = not mine and acting == record.coordinator not in (old.coordinator, self.me)
+        if not parted and (record.founded != old.founded or record.id <= old.id):
             return
+        if old.primary and not record.primary and not mine:
+            return  # a minority puts nobody out of the majority; it finds us, and comes
         if mine:
             self._install(record, now)
         elif self._state == "leaving":
@@ -436,10 +438,10 @@ class Membership(Layer):
             self._state = "member"
         before = old.by_life() if old is not None else {}
         after = record.by_life()
-        if old is not None and old.coordinator.life not in after:
-            self._behind[old.coordinator.life] = old.id
-            self._behind = dict(list(self._behind.items())[-DEPARTED_KEPT:])
         gone = [member for life, member in before.items() if life not in after]
+        if old is not None and gone:
+            self._behind |= {member.life: old.id for member in gone}
+            self._behind = dict(list(self._behind.items())[-DEPARTED_KEPT:])
         view = View(
             id=record.id,
             members=record.members,
@@ -452,7 +454,7 @@ class Membership(Layer):
         )
         self._suspects &= after.keys()
         self._excluded = {life: one for life, one in self._excluded.items() if life in after}
-        self._reports = {key: count for key, count in self._reports.items() if key[1] in after}
+        self._reports.keep(after.keys())
         self._told.clear()
         self._confirmed.clear()
         if record.coordinator.life != self.me.life:
@@ -525,10 +527,8 @@ class Membership(Layer):
         for life in message.suspects:
             if life == self.me.life or not record.has(life):
                 continue
-            key = (message.life, life)
-            self._reports[key] = self._reports.get(key, 0) + 1
-            coordinates = record.coordinator.life == self.me.life
-            if coordinates and self._reports[key] >= _STUBBORN:
+            count = self._reports.add(message.life, life, now)
+            if count >= _STUBBORN and record.coordinator.life == self.me.life:
                 # It answers us, but not that one: the group cannot stay whole with both.
                 self._crashed.add(life)
                 self._plan(now)
@@ -568,10 +568,8 @@ class Membership(Layer):
         acting = self._acting()
         if acting is None or now - self._since > self.leave:
             self._out(now)
-        elif acting.life == self.me.life:
-            self._plan(now)  # with whatever else happens at this moment
         else:
-            self.send(acting, Leave(self.me.life), now)
+            self.send(acting, Leave(self.me.life, tuple(sorted(self._leaving))), now)
 
     # --- two coordinators -------------------------------------------------------------------
 
@@ -579,9 +577,12 @@ class Membership(Layer):
         record = self._record
         assert record is not None
         other = found.coordinator
+        if other == self.me and not record.has(found.member.life):
+            self.send(found.member, Gone(record), now)  # it waits for a view of ours in vain
         if other is None or record.has(other.life):
             return
-        if found.founded == record.founded and found.view <= self._behind.get(other.life, 0):
+        behind = found.founded == record.founded and found.view <= self._behind.get(other.life, 0)
+        if behind and (record.primary or not found.primary):
             # That is the view before this one: it was put out, and has not noticed.
             self.send(other, Gone(record), now)
             return
