@@ -47,9 +47,8 @@ void Acks::send() {
         } else if (tried.status == Attempt::Status::closed || gone(*peer, tried)) {
             ranges_.clear();
         } else if (tried.status != Attempt::Status::again) {
-            if (parked) return;
             wait_for(*peer, tried);
-            parked = true;
+            if (std::exchange(parked, true)) return;
         }
     }
 }

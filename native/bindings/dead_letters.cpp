@@ -54,6 +54,7 @@ std::string_view entries_of(std::string_view map, std::uint32_t& count) {
 
 // With where it came from among its properties, so that it can be sent there once more.
 void Delivery::bury(Item&& item) {
+    if (answered(item)) return finish(item);  // while it waited for its turn
     if (!store_ || !dead_) {
         ++counts_.dropped;
         return finish(item);

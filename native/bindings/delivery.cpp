@@ -6,7 +6,6 @@
 #include "base/wait.hpp"
 #include "bindings/content.hpp"
 #include "frames/bytes.hpp"
-#include "topics/numbers.hpp"
 
 namespace antiphon::python {
 
@@ -20,7 +19,6 @@ constexpr Nanos kReadAgain = kSecond;            // after a log could not be rea
 constexpr std::uint64_t kMostMissed = 1 << 24;   // that one event tells of; the rest is told with the next
 constexpr std::size_t kAtOnce = 256;             // events of one attempt
 constexpr std::size_t kMostAgain = 16384;        // that were handed back; no more are read meanwhile
-constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // that one member has, and one event more
 constexpr std::size_t kPlaces = 16;              // for each event that it may have: of those that were settled out of turn
 constexpr Nanos kNumberRests = 60 * kSecond;     // before it is used again: as with a broker's
 
@@ -101,85 +99,6 @@ void Delivery::rang(Bell& bell) {
     nudge();
 }
 
-void Delivery::join(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
-                    std::size_t capacity) {
-    leave(peer.id, flow, false);
-    {
-        std::lock_guard lock(mutex_);
-        members_.emplace(Key{peer.id, flow}, Member{peer, node_->subscription_flow(peer, incarnation, flow, least_charge),
-                                                    incarnation, std::max<std::size_t>(1, capacity)});
-    }
-    nudge();
-}
-
-// What it had and has not acknowledged is for the others, or for the next one.
-void Delivery::leave(std::uint16_t peer, std::uint32_t flow, bool blame) {
-    if (node_->forked()) return;
-    {
-        std::lock_guard lock(mutex_);
-        const auto found = members_.find({peer, flow});
-        if (found == members_.end()) return;
-        const Out* first = nullptr;  // the one that it has had for longest
-        for (const auto& [number, lane] : found->second.lanes) {
-            const auto open = std::find_if(lane.out.begin(), lane.out.end(), [](const Out& out) { return !out.settled; });
-            if (open != lane.out.end() && (first == nullptr || open->deadline < first->deadline)) first = &*open;
-        }
-        for (auto& [number, lane] : found->second.lanes) {
-            lane.target->left.store(true, std::memory_order_seq_cst);
-            for (Out& out : lane.out) {
-                if (!out.settled) again(std::move(out.item), true, blame && &out == first);
-            }
-        }
-        members_.erase(found);
-    }
-    nudge();
-}
-
-std::size_t Delivery::dismiss(std::uint16_t peer, std::uint32_t flow) {
-    std::lock_guard lock(mutex_);
-    const auto found = members_.find({peer, flow});
-    if (found == members_.end()) return 0;
-    found->second.capacity = 0;
-    return found->second.out;
-}
-
-void Delivery::acknowledge(std::uint16_t peer, const AckRange& range) {
-    {
-        std::lock_guard lock(mutex_);
-        const auto member = members_.find({peer, range.flow});
-        if (member == members_.end()) return;
-        const auto found = member->second.lanes.find(range.topic);
-        if (found == member->second.lanes.end() || found->second.target->epoch != range.epoch) return;
-        Lane& lane = found->second;
-        auto out = first_from(lane.out, range.first);
-        for (; out != lane.out.end() && !number_before(range.last, out->number); ++out) {
-            if (out->settled) continue;
-            settle(member->second, *out);
-            if (range.verdict == AckRange::done) {
-                ++counts_.acknowledged;
-                finish(out->item);
-            } else {
-                again(std::move(out->item), false, true);
-            }
-            out->item.bytes = {};
-        }
-        drop_settled(lane);
-    }
-    nudge();
-}
-
-// With the mutex, as all below.
-void Delivery::settle(Member& member, Out& out) {
-    out.settled = true;
-    --member.out;
-    member.bytes -= out.bytes;
-}
-
-// Those at the front. One that is open keeps the places of those behind it, and not their room.
-void Delivery::drop_settled(Lane& lane) {
-    while (!lane.out.empty() && lane.out.front().settled) lane.out.pop_front();
-}
-
 void Delivery::finish(const Item& item) {
     const auto topic = topics_.find(item.topic);
     if (topic != topics_.end()) {
@@ -189,10 +108,12 @@ void Delivery::finish(const Item& item) {
             --topic->second.open;
         }
     }
+    late_.erase(item.id);
     version_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Delivery::again(Item&& item, bool at_once, bool strike) {
+    if (answered(item)) return finish(item);
     if (strike && ++item.strikes >= options_.max_attempts) return bury(std::move(item));
     ++counts_.again;
     Nanos pause = kPause;
@@ -241,34 +162,6 @@ void Delivery::make_ready(std::uint32_t number, Topic& topic) {
     ready_.push_back(number);
 }
 
-void Delivery::look_at_deadlines(Nanos now) {
-    // All of them are gone through only when one may have passed, not in each slice.
-    if (now >= outs_due_) {
-        outs_due_ = kNever;
-        for (auto& [key, member] : members_) {
-            for (auto& [number, lane] : member.lanes) {
-                bool late = false;
-                for (Out& out : lane.out) {
-                    if (out.settled) continue;
-                    if (out.deadline > now) {  // they were sent in this order
-                        outs_due_ = std::min(outs_due_, out.deadline);
-                        break;
-                    }
-                    settle(member, out);
-                    late = true;
-                    again(std::move(out.item), true, true);
-                    out.item.bytes = {};
-                }
-                if (late) drop_settled(lane);
-            }
-        }
-    }
-    if (unburied_.empty() || (bury_pause_ != 0 && now < bury_at_)) return;
-    std::deque<Item> once_more;
-    once_more.swap(unburied_);
-    for (Item& item : once_more) bury(std::move(item));
-}
-
 // Nothing happens by itself: whatever is to be done at a time has the alarm set for it, when a slice ends
 // with nothing more to do. One that is set too early does no harm.
 void Delivery::set_alarm() {
@@ -311,6 +204,10 @@ bool Delivery::hand_out(Nanos until, std::unique_lock<std::mutex>& lock) {
             std::deque<Item> one;
             one.push_back(std::move(due->second));
             again_.erase(due);
+            if (answered(one.front())) {
+                finish(one.front());
+                continue;
+            }
             send(*member, one, 1, lock);
             // Back to where it was, before those of the same time: they keep their order.
             if (!one.empty()) again_.emplace_hint(again_.begin(), one.front().not_before, std::move(one.front()));
@@ -324,7 +221,7 @@ bool Delivery::hand_out(Nanos until, std::unique_lock<std::mutex>& lock) {
             }
             // Several members get a part each, so that none has much while another has nothing.
             const std::size_t part = (fresh_.size() + members_.size() - 1) / members_.size();
-            send(*member, fresh_, std::min(part, member->capacity - member->out), lock);
+            send(*member, fresh_, std::min(part, member->room() - member->out), lock);
             room_->notify_all();
         }
         if (now_ns() >= until) return true;
@@ -367,16 +264,6 @@ bool Delivery::judge(std::unique_lock<std::mutex>& lock) {
     }
     room_->notify_all();
     return true;
-}
-
-// The one with the least to do that has room.
-Delivery::Member* Delivery::choose() {
-    Member* best = nullptr;
-    for (auto& [key, member] : members_) {
-        if (member.blocked || member.out >= member.capacity || member.bytes >= kMostBytes) continue;
-        if (best == nullptr || member.out < best->out) best = &member;
-    }
-    return best;
 }
 
 bool Delivery::wants(const log::Record& record, Topic& topic) const {
@@ -425,7 +312,7 @@ Delivery::Found Delivery::read(Nanos until) {
             for (std::uint32_t r = 0; cursor.next(record); ++r) {
                 if (r < topic.reader->first() || !wants(record, topic)) continue;
                 Item item{number, record.sequence, record.time_ns, static_cast<std::uint16_t>(record.source), 0, 0,
-                          static_cast<std::uint32_t>(record.properties.size()), {}, 0};
+                          static_cast<std::uint32_t>(record.properties.size()), {}, 0, ++ids_};
                 item.bytes.reserve(record.properties.size() + record.data.size());
                 item.bytes.append(record.properties).append(record.data);
                 topic.pending.insert(record.sequence);
@@ -455,10 +342,10 @@ bool Delivery::send(Member& member, std::deque<Item>& from, std::size_t most, st
     Topic& topic = topics_[number];
     Lane& lane = member.lanes[number];
     if (!lane.target) {
-        lane.target = std::make_shared<Target>(member.peer, member.flow, member.incarnation,
+        lane.target = std::make_shared<Target>(member.peer, member.way, member.incarnation,
                                                static_cast<std::uint32_t>(random_u64()), nullptr, 0, false);
     }
-    if (lane.out.size() >= kPlaces * member.capacity) {  // behind one that it keeps for very long
+    if (member.outs.size() >= kPlaces * member.capacity) {  // behind one that it keeps for very long
         member.blocked = true;
         return false;
     }
@@ -498,35 +385,30 @@ bool Delivery::send(Member& member, std::deque<Item>& from, std::size_t most, st
             if (tried.status == Status::large) return send_large(member, lane, from, missed, lock);
         }
         if (tried.status == Status::again) continue;
-        if (parked || tried.status == Status::closed) break;
+        if (tried.status == Status::closed) break;
         wait_for(target.peer, tried);
-        parked = true;
+        if (std::exchange(parked, true)) break;
     }
     member.blocked = true;
     return false;
-}
-
-void Delivery::sent(Member& member, Lane& lane, std::deque<Item>& from, std::size_t count) {
-    const Nanos deadline = now_ns() + options_.ack_timeout;
-    for (std::size_t i = 0; i < count; ++i) {
-        Item item = std::move(from.front());
-        from.pop_front();
-        ++item.attempts;
-        const std::size_t bytes = item.bytes.size();
-        member.bytes += bytes;
-        lane.out.push_back({lane.target->number++, deadline, bytes, false, std::move(item)});
-    }
-    member.out += count;
-    counts_.delivered += count;
-    outs_due_ = std::min(outs_due_, deadline);
 }
 
 // It waits for each fragment, so without the mutex: members may leave meanwhile, and topics come. It is out
 // from the beginning on, since its acknowledgement may be here before this thread is.
 bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, std::uint32_t missed,
                           std::unique_lock<std::mutex>& lock) {
-    const Key key{member.peer.id, member.flow.id.load(std::memory_order_relaxed)};
+    const Key key{member.peer.id, member.way->id.load(std::memory_order_relaxed)};
     const std::shared_ptr<Target> target = lane.target;
+    const Node::LargeWait few(*node_);
+    const Nanos asked = now_ns();
+    if (!few || !member.large.over(asked)) {
+        topics_[from.front().topic].missed += missed;
+        target->number -= missed;
+        member.blocked = true;
+        look_by(std::max(asked + kSoon, member.large.at()));
+        return false;
+    }
+    const Nanos grant_by = member.large.grant_by(asked);
     const std::uint32_t number = target->number, topic = from.front().topic;
     const std::string bytes = from.front().bytes;
     const std::uint32_t properties = from.front().properties;
@@ -542,6 +424,7 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
         const Nanos began = now_ns();
         Node::Sending sending{target->peer, began + large_patience(bytes.size()), began};
         sending.only_in = target->bound;
+        sending.grant_by = grant_by;
         const Interrupted interrupted = [&] { return closed_.load(std::memory_order_relaxed) || target->gone(); };
         outcome = node_->send_large(sending, kEventKind, {bytes.data() + properties, bytes.size() - properties}, &interrupted,
                                     0, {prefix.data(), prefix.size()}, &target->flow);
@@ -551,15 +434,20 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
     if (!went) topics_[topic].missed += missed;  // it is open, so the topic is there
     const auto found = members_.find(key);
     if (found == members_.end()) return went;  // what it had is for others
-    const auto there = found->second.lanes.find(topic);
-    if (there == found->second.lanes.end() || there->second.target != target) return went;
-    std::deque<Out>& out = there->second.out;
-    const bool open = !out.empty() && out.back().number == number && !out.back().settled;
-    if (open && went) out.back().deadline = now_ns() + options_.ack_timeout;
+    Member& still = found->second;
+    if (outcome.code == Outcome::Code::timeout) {
+        still.large.begin(now_ns());
+    } else {
+        still.large.end();
+    }
+    const auto there = still.lanes.find(topic);
+    if (there == still.lanes.end() || there->second.target != target) return went;
+    // This is the only thread that hands out: if it is there, it is the last.
+    Out* const last = still.outs.empty() ? nullptr : &still.outs.back();
+    const bool open = last != nullptr && last->topic == topic && last->number == number && !last->settled;
+    if (open && went && last->deadline != kNever) last->deadline = now_ns() + options_.ack_timeout;
     if (!open || went) return went;
-    settle(found->second, out.back());
-    Item item = std::move(out.back().item);
-    out.pop_back();
+    Item item = take_back(still, there->second);
     target->number -= 1 + missed;
     --item.attempts;
     --counts_.delivered;
@@ -568,9 +456,9 @@ bool Delivery::send_large(Member& member, Lane& lane, std::deque<Item>& from, st
         return true;
     }
     from.push_front(std::move(item));
-    found->second.blocked = true;
-    park(found->second.peer);
-    look_by(now_ns() + kSoon);  // what it waits for may have come before it was parked
+    still.blocked = true;
+    park(still.peer);
+    look_by(std::max(now_ns() + kSoon, still.large.at()));  // what it waits for may have come before it was parked
     return false;
 }
 
@@ -639,7 +527,7 @@ void Delivery::push(const std::string& name, std::uint16_t source, const std::ve
             // Looked up for each: while it waited for room others may have come and gone.
             const std::uint32_t number = number_of(name);
             ++topics_[number].open;
-            Item item{number, view.head.sequence, view.head.time_ns, source, 0, 0, view.head.properties, {}, 0};
+            Item item{number, view.head.sequence, view.head.time_ns, source, 0, 0, view.head.properties, {}, 0, ++ids_};
             item.bytes.assign(view.properties, view.head.properties + view.size);
             (judged_ ? unjudged_ : fresh_).push_back(std::move(item));
         }

@@ -105,13 +105,19 @@ class Delivery : public Pump, public log::Listener, public Alarm {
         std::uint32_t properties = 0;
         std::string bytes;  // the properties, then the data
         Nanos not_before = 0;
+        std::uint64_t id = 0;  // of this delivery's own
     };
     struct Out {
-        std::uint32_t number;
-        Nanos deadline;
-        std::size_t bytes;  // of the item, which may be elsewhere by now
-        bool settled;
+        std::uint32_t topic, number;
+        std::size_t bytes;         // of the item, which may be elsewhere by now
+        Nanos deadline = kNever;   // never: its time has not begun
+        bool settled = false;
         Item item;
+    };
+    // One whose time was up. Its member may say all the same that it is done with.
+    struct Late {
+        std::uint32_t topic, epoch, number;
+        std::uint64_t order, id, sequence;
     };
     struct Topic {
         std::string name;
@@ -127,17 +133,37 @@ class Delivery : public Pump, public log::Listener, public Alarm {
         std::uint64_t missed = 0;         // before the next one
         std::size_t open = 0;             // pushed, and not acknowledged
     };
+    struct Place {
+        std::uint32_t number;
+        std::uint64_t order;  // among all that its member was sent
+    };
     struct Lane {
         std::shared_ptr<Target> target;
-        std::deque<Out> out;
+        std::deque<Place> places{};
     };
     struct Member {
         Peer& peer;
-        OutFlow& flow;
+        std::shared_ptr<OutFlow> way;
         std::uint64_t incarnation;
-        std::size_t capacity, out = 0, bytes = 0;  // without an acknowledgement
-        bool blocked = false;  // in this slice
+        std::size_t capacity;
+        Nanos heard;                   // when it last acknowledged something, or came
+        std::size_t out = 0, bytes = 0;  // without an acknowledgement
+        bool blocked = false;          // in this slice
+        // It has let the time of an event go by, and said nothing of others either. It gets one at a time until
+        // it acknowledges the last that it had then, or one that it got since: the others may be in its queue.
+        bool stalled = false;
+        std::uint64_t sign_of_life = 0;  // behind that last one
+        LargePause large{};
+        Nanos trial_at = 0;            // while there are others who take something
+        std::deque<Out> outs{};        // in the order in which they were sent
+        std::uint64_t first = 0;       // the order of the first of them
+        std::uint64_t begun = 0;       // the time of those before this order has begun
+        std::deque<Late> late{};
         std::unordered_map<std::uint32_t, Lane> lanes{};
+
+        std::uint64_t end() const { return first + outs.size(); }
+        Out& at(std::uint64_t order) { return outs[order - first]; }
+        std::size_t room() const { return stalled ? std::min<std::size_t>(1, capacity) : capacity; }
     };
     using Key = std::pair<std::uint16_t, std::uint32_t>;
     static constexpr std::size_t kManyPushed = 1024;
@@ -157,8 +183,19 @@ class Delivery : public Pump, public log::Listener, public Alarm {
     bool send_large(Member& member, Lane& lane, std::deque<Item>& from, std::uint32_t missed,
                     std::unique_lock<std::mutex>& lock);
     void sent(Member& member, Lane& lane, std::deque<Item>& from, std::size_t count);
+    Item take_back(Member& member, Lane& lane);
+    void begin(Member& member, std::uint64_t before, Nanos now);
+    void turn_to_next(Member& member, Nanos now);
+    void heard(Member& member, std::uint64_t last, Nanos now);
+    std::uint64_t acknowledge_late(Member& member, const AckRange& range);
+    bool answered(const Item& item) const {
+        const auto found = late_.find(item.id);
+        return found != late_.end() && found->second;
+    }
+    void give_up(Member& member, std::uint64_t order, bool strike);
+    void stall(Member& member, Nanos now);
     void settle(Member& member, Out& out);
-    void drop_settled(Lane& lane);
+    void drop_settled(Member& member);
     bool has_room() const {
         return fresh_.size() + again_.size() + unjudged_.size() + judging_ < options_.most_waiting;
     }
@@ -199,6 +236,9 @@ class Delivery : public Pump, public log::Listener, public Alarm {
     std::size_t judging_ = 0;    // somebody does, without the mutex
     std::deque<Item> fresh_;
     std::multimap<Nanos, Item> again_;  // by when they may be tried
+    // Whose time was up once and that are not done with, by their ids; true: somebody was late, and has done it.
+    std::unordered_map<std::uint64_t, bool> late_;
+    std::uint64_t ids_ = 0;
     bool starved_ = false;              // somebody has waited for room in vain, and there is none since
     std::unordered_map<std::uint64_t, Item> dying_;  // on their way to the dead letters
     // That the log of dead letters did not take. One of them is tried when it is time, and the others when

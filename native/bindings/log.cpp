@@ -425,7 +425,19 @@ class LogStore {
         d["queued_bytes"] = found.queued_bytes;
         d["logs"] = found.logs;
         d["open_files"] = found.open_files;
+        d["damaged"] = found.damaged;
+        d["waits"] = found.waits ? 1 : 0;
         return d;
+    }
+    bool has_open(const nb::bytes& topic) {
+        check_alive(store_);
+        return store_->has_open(std::string(view(topic)));
+    }
+    nb::list take_damages() {
+        check_alive(store_);
+        nb::list all;
+        for (const auto& [topic, what] : store_->take_damages()) all.append(nb::make_tuple(to_bytes(topic), to_bytes(what)));
+        return all;
     }
     void close() {
         check_alive(store_);
@@ -507,6 +519,8 @@ void add_log(nb::module_& m) {
         .def("appender", &LogStore::appender, "topic"_a, "most"_a)
         .def("reader", &LogStore::reader, "topic"_a, "at"_a, "value"_a)
         .def("statistics", &LogStore::statistics)
+        .def("has_open", &LogStore::has_open, "topic"_a)
+        .def("take_damages", &LogStore::take_damages)
         .def("close", &LogStore::close)
         .def_prop_ro("epoch", &LogStore::epoch)
         .def_prop_ro("id", &LogStore::id);

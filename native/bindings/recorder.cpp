@@ -1,5 +1,7 @@
 #include "bindings/recorder.hpp"
 
+#include <optional>
+
 #include "bindings/python.hpp"
 
 namespace antiphon::python {
@@ -8,7 +10,8 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;   // bytes that go to the log at once
 constexpr Nanos kLook = 100 * kMillisecond;            // for the end, while a log has no room
-constexpr Nanos kPatience = 30 * kSecond;              // with a disk that takes nothing
+constexpr Nanos kPatience = 30 * kSecond;              // with a disk that takes nothing, of a few
+constexpr Nanos kMoment = 200 * kMillisecond;          // and of everybody else: threads are for other clients too
 
 }  // namespace
 
@@ -78,11 +81,14 @@ void Recorder::refuse(std::uint64_t number) {
 bool Recorder::append(log::Block&& block, std::uint64_t token) {
     const std::size_t bytes = block.bytes().size();
     const auto self = std::static_pointer_cast<Recorder>(shared_from_this());
-    const Nanos until = now_ns() + kPatience;
+    const Nanos began = now_ns();
+    std::optional<Node::LongWait> few;
     while (!closed_.load(std::memory_order_relaxed)) {
         const log::Put put = store_->append(log_, std::move(block), self, token);
         if (put == log::Put::taken) return true;
-        if (put != log::Put::no_room || now_ns() >= until) return false;
+        if (put != log::Put::no_room) return false;
+        if (!few) few.emplace(*node_);
+        if (now_ns() >= began + (*few ? kPatience : kMoment)) return false;
         Scheduler::Blocked blocked;
         store_->wait_for_room(bytes, now_ns() + kLook);
     }
@@ -131,8 +137,8 @@ bool Recorder::run_slice(Nanos) {
             node_->try_message(*peer, kReceiptKind, {reinterpret_cast<const char*>(&message), sizeof message});
         if (tried.status == Attempt::Status::sent || tried.status == Attempt::Status::closed) return false;
         if (tried.status == Attempt::Status::not_connected) return false;  // it will send again, and be told then
-        if (last) return false;
         wait_for(*peer, tried);
+        if (last) return false;
     }
     return false;
 }

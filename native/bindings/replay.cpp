@@ -11,6 +11,7 @@ namespace {
 using Status = Attempt::Status;
 
 constexpr Nanos kReadAgain = kSecond;      // after the log could not be read
+constexpr Nanos kSoon = 50 * kMillisecond;  // after others were sending large events
 constexpr Nanos kTick = 2 * kMillisecond;  // how exact a replay at a speed is
 
 }  // namespace
@@ -49,6 +50,7 @@ void Replay::close() {
     target_->peer.wake();
     if (watches_) log_->unwatch(this);
     retire();
+    node_->timers().set(*this, kNever);
     if (ticks_) node_->timers().remove(*this);  // a slice may have set it, and none runs any more
 }
 
@@ -85,9 +87,8 @@ void Replay::introduce() {
         const Attempt tried = bind(target_->peer.session.load(std::memory_order_seq_cst));
         if (tried.status == Status::sent || tried.status == Status::closed) return;
         if (tried.status == Status::again) continue;
-        if (parked) return;
         wait_for(target_->peer, tried);
-        parked = true;
+        if (std::exchange(parked, true)) return;
     }
 }
 
@@ -98,9 +99,7 @@ bool Replay::read() {
     while (!closed_.load(std::memory_order_relaxed)) {
         log::Batch batch;
         const log::Read got = reader_.next(batch, 0);
-        if (got == log::Read::failed && !ticks_) {  // nobody else says that it may be read again
-            ticks_ = node_->timers().add(*this, now_ns() + kReadAgain, kReadAgain);
-        }
+        if (got == log::Read::failed) look_again(kReadAgain);  // nobody else says that it may be read
         if (got != log::Read::batch) return false;
         if (const std::uint64_t missed = reader_.missed()) {
             missed_.fetch_add(missed, std::memory_order_relaxed);
@@ -171,6 +170,12 @@ bool Replay::send(bool& parked) {
         tried = node_->try_views(target_->peer, target_->flow, session, {topic_, target_->number, 0},
                                  views_.data() + next_, count, taken);
         if (tried.status == Status::large) {
+            const Nanos now = now_ns();
+            const Node::LargeWait few(*node_);
+            if (!few || !large_.over(now)) {
+                look_again(std::max(kSoon, large_.at() - now));
+                return false;
+            }
             const Outcome::Code code = send_large(views_[next_]);
             if (code == Outcome::Code::too_large) {  // for this subscription, for ever: it misses it
                 ++target_->number;
@@ -178,6 +183,12 @@ bool Replay::send(bool& parked) {
                 missed_.fetch_add(1, std::memory_order_relaxed);
                 return true;
             }
+            if (code == Outcome::Code::timeout) {
+                large_.begin(now_ns());
+                look_again(large_.at() - now_ns());
+                return false;
+            }
+            large_.end();
             taken = code == Outcome::Code::ok ? 1 : 0;
         }
         if (taken != 0) {
@@ -203,6 +214,7 @@ Outcome::Code Replay::send_large(const EventView& view) {
     const Nanos began = now_ns();
     Node::Sending sending{target_->peer, began + large_patience(view.size), began};
     sending.only_in = target_->bound;
+    sending.grant_by = large_.grant_by(began);
     const Interrupted interrupted = [&] { return closed_.load(std::memory_order_relaxed) || target_->gone(); };
     const Outcome outcome = node_->send_large(sending, kEventKind, {view.data, view.size}, &interrupted, 0,
                                               {prefix.data(), prefix.size()}, &target_->flow);

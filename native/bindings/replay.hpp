@@ -17,7 +17,7 @@
 
 namespace antiphon::python {
 
-class Replay : public Pump, public log::Watcher, public Ticker {
+class Replay : public Pump, public log::Watcher, public Alarm {
    public:
     struct Options {
         std::uint32_t topic;  // our number for it
@@ -51,6 +51,7 @@ class Replay : public Pump, public log::Watcher, public Ticker {
     bool send(bool& parked);
     Outcome::Code send_large(const EventView& view);
     std::size_t due();
+    void look_again(Nanos in) { node_->timers().set(*this, now_ns() + in); }
 
     const std::shared_ptr<log::Store> store_;
     const std::shared_ptr<log::Log> log_;
@@ -68,6 +69,7 @@ class Replay : public Pump, public log::Watcher, public Ticker {
     // Of the thread that runs it:
     std::vector<EventView> views_;  // of the batch that was read last, and lies in the reader
     std::size_t next_ = 0;          // of them
+    LargePause large_;
     Nanos began_ = 0;               // of a replay at a speed, by our clock,
     std::int64_t from_ns_ = 0;      // and by its publishers'
     // Written by that thread, read by whoever asks; relaxed.

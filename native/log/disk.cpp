@@ -20,7 +20,7 @@ class RealFile : public File {
     RealFile(const RealFile&) = delete;
     ~RealFile() override {
         // A child has closed it already, and the number may be another file's by now.
-        if (fork_generation() == generation_) close_descriptor(fd_);
+        if (fork_generation() == generation_) close_file(fd_);
     }
 
     ssize_t read(void* to, std::size_t bytes, std::uint64_t at) override {
@@ -65,17 +65,17 @@ std::string read_holder(int fd) {
 class RealDisk : public Disk {
    public:
     std::shared_ptr<File> open(const std::string& path, Access access, int& error) override {
-        int flags = O_CLOEXEC | (access == Access::read ? O_RDONLY : O_RDWR);
+        int flags = access == Access::read ? O_RDONLY : O_RDWR;
         if (access == Access::create) flags |= O_CREAT | O_EXCL;
-        const int fd = open_descriptor([&] { return ::open(path.c_str(), flags, 0644); });
+        const int fd = open_file(path.c_str(), flags, 0644);
         error = fd < 0 ? -errno : 0;
         return fd < 0 ? nullptr : std::make_shared<RealFile>(fd);
     }
     int sync_directory(const std::string& path) override {
-        const int fd = open_descriptor([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+        const int fd = open_file(path.c_str(), O_RDONLY | O_DIRECTORY);
         if (fd < 0) return -errno;
         const int error = fsync(fd) == 0 ? 0 : -errno;
-        close_descriptor(fd);
+        close_file(fd);
         return error;
     }
     int make_directory(const std::string& path) override { return mkdir(path.c_str(), 0755) == 0 ? 0 : -errno; }
@@ -100,7 +100,7 @@ class RealDisk : public Disk {
     int lock(const std::string& path, std::shared_ptr<void>& held, std::string& holder) override {
         // Of the open file and not of the process: that one is lost when any descriptor of the file is
         // closed. And not flock, which cannot be asked without being taken.
-        const int fd = open_descriptor([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+        const int fd = open_file(path.c_str(), O_RDWR | O_CREAT, 0644);
         if (fd < 0) return -errno;
         auto file = std::make_shared<RealFile>(fd);
         struct flock all{};
@@ -122,12 +122,12 @@ class RealDisk : public Disk {
         return 0;
     }
     bool locked(const std::string& path) override {
-        const int fd = open_descriptor([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+        const int fd = open_file(path.c_str(), O_RDONLY);
         if (fd < 0) return false;
         struct flock all{};
         all.l_type = F_WRLCK;
         const bool taken = fcntl(fd, F_OFD_GETLK, &all) == 0 && all.l_type != F_UNLCK;
-        close_descriptor(fd);
+        close_file(fd);
         return taken;
     }
 };

@@ -13,8 +13,11 @@ constexpr std::size_t kMostFindings = 1000;  // of one log; what comes after is 
 
 }  // namespace
 
-Log::Log(std::string topic, std::string directory, std::shared_ptr<Files> files)
-    : topic_(std::move(topic)), directory_(std::move(directory)), files_(std::move(files)) {}
+Log::Log(std::string topic, std::string directory, std::shared_ptr<Files> files, std::shared_ptr<Damages> damages)
+    : topic_(std::move(topic)),
+      directory_(std::move(directory)),
+      files_(std::move(files)),
+      damages_(std::move(damages)) {}
 
 Log::~Log() = default;
 
@@ -135,6 +138,9 @@ void Log::tell(std::unique_lock<std::mutex>& lock) {
 }
 
 void Log::begin(std::vector<std::shared_ptr<Segment>> segments, std::vector<Finding> findings) {
+    for (const Finding& one : findings) {
+        if (one.damage) passed(one.path + " at " + std::to_string(one.position) + ": " + one.what);
+    }
     std::lock_guard lock(mutex_);
     segments_.assign(segments.begin(), segments.end());
     findings_ = std::move(findings);
@@ -183,6 +189,7 @@ void Log::drop_first() {
 }
 
 void Log::note(Finding finding) {
+    if (finding.damage) passed(finding.path + " at " + std::to_string(finding.position) + ": " + finding.what);
     std::lock_guard lock(mutex_);
     if (findings_.size() < kMostFindings) findings_.push_back(std::move(finding));
 }

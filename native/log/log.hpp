@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "log/damages.hpp"
 #include "log/files.hpp"
 #include "log/index.hpp"
 #include "log/settings.hpp"
@@ -55,7 +56,7 @@ class Writer;
 
 class Log {
    public:
-    Log(std::string topic, std::string directory, std::shared_ptr<Files> files);
+    Log(std::string topic, std::string directory, std::shared_ptr<Files> files, std::shared_ptr<Damages> damages);
     ~Log();
     Log(const Log&) = delete;
 
@@ -64,6 +65,8 @@ class Log {
     Files& files() const { return *files_; }
     LogFacts facts() const;
     std::vector<Finding> findings() const;
+    // A place that cannot be read, as a reader found it. Any thread.
+    void passed(const std::string& damage) { damages_->add(topic_, damage); }
 
     // For readers. The segment with the sequence, or the first one behind it; with the first record that
     // is so late or later; the last one; the first one behind another. Null: there is none, yet.
@@ -114,6 +117,7 @@ class Log {
 
     const std::string topic_, directory_;
     const std::shared_ptr<Files> files_;  // a reader may outlive its store
+    const std::shared_ptr<Damages> damages_;
     std::unique_ptr<Writer> writer_;  // the log thread's; null if the store is not writable
 
     mutable std::mutex mutex_;

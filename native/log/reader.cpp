@@ -188,6 +188,7 @@ Reader::Step Reader::skip_damage(const char* wrong, const Extent& extent) {
     }
     damaged_ = segment_->path + " at " + std::to_string(position_) + ": " + wrong + ", where sequence " +
                std::to_string(expected_) + " should be";
+    log_->passed(damaged_);
     position_ = good ? found.head.position : extent.bytes;
     held_ = 0;
     return Step::again;

@@ -26,6 +26,8 @@ constexpr std::string_view kTitle = "antiphon store ";
 
 std::string words(int error) { return std::generic_category().message(-error); }
 
+bool no_space(int error) { return error == -ENOSPC || error == -EDQUOT; }
+
 std::size_t cost(const Block& block) { return block.bytes().size() + kItem; }
 
 // Only whole segments are dropped, so none may span more time than is kept.
@@ -40,11 +42,7 @@ Settings sensible(Settings settings) {
 
 }  // namespace
 
-Now now() {
-    timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return {now_ns(), static_cast<std::int64_t>(t.tv_sec) * kSecond + t.tv_nsec};
-}
+Now now() { return {now_ns(), wall_clock_ns()}; }
 
 Store::Store(Disk& disk, std::string directory, const Settings& settings)
     : disk_(disk),
@@ -133,20 +131,35 @@ void Store::set_epoch() {
     if (!settings_.writable) return;
     ++epoch_;
     while (id_ == 0) id_ = random_u64() >> 1;  // as a signed number it is the same
+    // On a full disk what is there can be read all the same, and the log thread tries again.
+    if (const int wrong = write_epoch()) {
+        if (!no_space(wrong)) fail("cannot write " + path, wrong);
+        epoch_error_.store(wrong, std::memory_order_relaxed);
+    }
+}
+
+int Store::write_epoch() {
+    const std::string path = directory_ + "/store", draft = path + ".new";
     char id[17];
     std::snprintf(id, sizeof id, "%016llx", static_cast<unsigned long long>(id_));
-    const std::string draft = path + ".new";
     const std::string text =
         std::string(kTitle) + std::to_string(kFormat) + "\nepoch " + std::to_string(epoch_) + "\nid " + id + "\n";
+    int error = 0;
     disk_.unlink(draft);
-    const auto file = disk_.open(draft, Access::create, error);
-    if (!file) fail("cannot write " + draft, error);
-    if ((error = write_all(*file, text.data(), text.size(), 0)) != 0) fail("cannot write " + draft, error);
-    if ((error = file->sync()) != 0) fail("cannot sync " + draft, error);
-    if ((error = disk_.rename(draft, path)) != 0) fail("cannot rename " + draft, error);
+    {
+        const auto file = disk_.open(draft, Access::create, error);
+        if (!file) return error;
+        error = write_all(*file, text.data(), text.size(), 0);
+        if (error == 0) error = file->sync();
+    }
+    if (error != 0) {
+        disk_.unlink(draft);
+        return error;
+    }
+    if ((error = disk_.rename(draft, path)) != 0) return error;
     error = disk_.make_directory(directory_ + "/topics");
-    if (error != 0 && error != -EEXIST) fail("cannot make " + directory_ + "/topics", error);
-    if ((error = disk_.sync_directory(directory_)) != 0) fail("cannot sync " + directory_, error);
+    if (error != 0 && error != -EEXIST) return error;
+    return disk_.sync_directory(directory_);
 }
 
 std::shared_ptr<Log> Store::log(const std::string& topic) {
@@ -166,15 +179,20 @@ std::shared_ptr<Log> Store::log(const std::string& topic) {
         std::lock_guard lock(mutex_);
         if (closing_) throw Failure(Failure::Kind::closed, directory_ + " is closed");
     }
-    auto log = std::make_shared<Log>(topic, directory_ + "/topics/" + directory_of(topic), files_);
+    auto log = std::make_shared<Log>(topic, directory_ + "/topics/" + directory_of(topic), files_, damages_);
     Recovered found = recover(disk_, settings_, {log->directory(), topic, settings_.writable, false}, now());
     if (settings_.writable) {
-        log->give(std::make_unique<Writer>(*log, disk_, settings_, epoch_, std::move(found.from), counts_));
+        log->give(std::make_unique<Writer>(*log, disk_, settings_, epoch_, epoch_error_, std::move(found.from), counts_));
     }
     log->begin(std::move(found.segments), std::move(found.findings));
     std::lock_guard lock(logs_mutex_);
     logs_.emplace(topic, log);
     return log;
+}
+
+bool Store::has_open(const std::string& topic) const {
+    std::lock_guard lock(logs_mutex_);
+    return logs_.contains(topic);
 }
 
 std::vector<std::string> Store::topics() const {
@@ -239,6 +257,8 @@ StoreFacts Store::facts() const {
     facts.duplicates = counts_.duplicates.load(std::memory_order_relaxed);
     facts.refused = counts_.refused.load(std::memory_order_relaxed);
     facts.rounds = counts_.rounds.load(std::memory_order_relaxed);
+    facts.damaged = damages_->count();
+    facts.waits = epoch_error_.load(std::memory_order_relaxed) != 0;
     facts.syncs = counts_.syncs.load(std::memory_order_relaxed);
     {
         std::lock_guard lock(mutex_);
@@ -286,6 +306,10 @@ bool Store::due(Nanos steady) const {
 
 void Store::round(std::vector<Item>& items, Now at) {
     Counts::add(counts_.rounds, 1);
+    if (epoch_error_.load(std::memory_order_relaxed) != 0 && at.steady >= next_epoch_) {
+        next_epoch_ = at.steady + kTendEvery;
+        epoch_error_.store(write_epoch(), std::memory_order_relaxed);
+    }
     std::size_t bytes = 0;
     for (Item& item : items) {
         Writer& writer = item.log->writer();

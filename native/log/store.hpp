@@ -5,6 +5,7 @@
 // It never takes the interpreter's lock, and it is the only one that writes.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -29,6 +30,8 @@ struct StoreFacts {
     std::uint64_t refused = 0;                   // blocks that the disk did not take
     std::uint64_t rounds = 0, syncs = 0;         // of the log thread; of single logs
     std::size_t queued_bytes = 0, logs = 0, open_files = 0;
+    std::size_t damaged = 0;  // places that could not be read
+    bool waits = false;       // for space to begin: nothing is taken before
 };
 
 class Store {
@@ -42,6 +45,7 @@ class Store {
     // topic that is empty or longer than kLongestTopic, and once the store is closed for one that was not
     // open. One that has no records yet takes no space.
     std::shared_ptr<Log> log(const std::string& topic);
+    bool has_open(const std::string& topic) const;  // never waits for the disk
     std::vector<std::string> topics() const;  // all that have a segment, in order; reads the directory
 
     // Any thread; never waits for the disk, and needs no interpreter's lock. An empty block is taken and
@@ -61,6 +65,8 @@ class Store {
     void step(Now now);
 
     StoreFacts facts() const;
+    // Topics and what is wrong in their logs: what was found since this was asked last.
+    std::vector<std::pair<std::string, std::string>> take_damages() { return damages_->take(); }
     const std::string& directory() const { return directory_; }
     const Settings& settings() const { return settings_; }
     std::uint32_t epoch() const { return epoch_; }
@@ -72,6 +78,7 @@ class Store {
    private:
     void prepare();
     void set_epoch();
+    int write_epoch();
     void run();
     void round(std::vector<Item>& items, Now now);
     void sync_all(Now now);
@@ -87,6 +94,10 @@ class Store {
     std::uint64_t id_ = 0;
     std::shared_ptr<void> held_;  // the lock of the directory
     const std::shared_ptr<Files> files_;
+    const std::shared_ptr<Damages> damages_ = std::make_shared<Damages>();
+    // Why the epoch is not on the disk. Written before the log thread begins and then by it alone; relaxed,
+    // since whoever else looks only tells people.
+    std::atomic<int> epoch_error_{0};
     std::function<void()> on_room_;
 
     std::mutex opening_;  // held while a log is opened, which reads the disk
@@ -106,6 +117,7 @@ class Store {
     Counts counts_;
     Nanos last_sync_ = -kNever;
     Nanos next_tend_ = 0;
+    Nanos next_epoch_ = 0;  // when it is tried again to write it
 
     std::unique_ptr<std::thread> thread_;
     std::once_flag closed_;

@@ -31,13 +31,14 @@ std::uint64_t draw_salt() {
 
 }  // namespace
 
-Writer::Writer(Log& log, Disk& disk, const Settings& settings, std::uint32_t epoch, Continuation from,
-               Counts& counts)
+Writer::Writer(Log& log, Disk& disk, const Settings& settings, std::uint32_t epoch,
+               const std::atomic<int>& not_yet, Continuation from, Counts& counts)
     : log_(log),
       disk_(disk),
       settings_(settings),
       counts_(counts),
       epoch_(epoch),
+      not_yet_(not_yet),
       producers_(settings.max_producers),
       next_(from.next),
       previous_base_(from.previous_base),
@@ -227,6 +228,7 @@ bool Writer::roll(Now now) {
 
 // Nothing is written into a segment before its head and its name are on the disk.
 int Writer::create(Now now) {
+    if (const int error = not_yet_.load(std::memory_order_relaxed)) return error;
     if (!directory_made_) {
         int error = disk_.make_directory(log_.directory());
         if (error != 0 && error != -EEXIST) return error;

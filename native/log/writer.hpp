@@ -39,7 +39,9 @@ struct Counts {
 
 class Writer {
    public:
-    Writer(Log& log, Disk& disk, const Settings& settings, std::uint32_t epoch, Continuation from, Counts& counts);
+    // `epoch` is not on the disk while `not_yet` is an error: until then no segment is begun.
+    Writer(Log& log, Disk& disk, const Settings& settings, std::uint32_t epoch, const std::atomic<int>& not_yet,
+           Continuation from, Counts& counts);
 
     // Appends, or fails, in the end: the listener hears. May write.
     void put(Item&& item, Now now);
@@ -88,6 +90,7 @@ class Writer {
     const Settings& settings_;
     Counts& counts_;
     const std::uint32_t epoch_;
+    const std::atomic<int>& not_yet_;  // written by the log thread, as this is
     Producers producers_;
     std::uint64_t next_;                                // sequence; never goes back
     std::uint64_t previous_base_, previous_bytes_, records_;  // before the active segment

@@ -188,3 +188,26 @@ def test_dead_letters_wait_for_space(small_disk: Path, caplog: pytest.LogCapture
         eventually(lambda: counts()["dead"] == 50, PATIENCE)
         caught_up(broker, "d")
         assert sorted(in_log(store, "$dead/d")) == sorted(numbers(0, 50))
+
+
+def test_a_broker_that_is_started_on_a_full_disk_reads_says_so_and_records_later(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = small_disk / "store"
+    with recording(store, fsync="none") as broker, Bus(broker.address) as bus:
+        record(bus, "t", b"one", b"two")
+    filler = fill(small_disk)
+    with recording(store, fsync="none") as broker, Bus(broker.address) as bus:
+        events = Events()
+        bus.subscribe("t", events, start="earliest")
+        assert events.wait(2) == [b"one", b"two"]
+        eventually(lambda: "has no space left" in caplog.text, PATIENCE)
+        publisher = bus.publisher("t", record=True)
+        publisher.publish(b"three")
+        with pytest.raises(StoreFull):
+            publisher.flush(PATIENCE)
+        filler.unlink()
+        eventually(lambda: len(events) == 3, PATIENCE)
+        publisher.flush(PATIENCE)
+        eventually(lambda: "has space again" in caplog.text, PATIENCE)
+    assert in_log(store, "t") == [b"one", b"two", b"three"]

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,11 @@ from antiphon.broker import Limits
 from antiphon.errors import MessageTooLarge, PermissionDenied
 from antiphon.testing import eventually
 from antiphon.topics import Bus
+from antiphon.topics.asking import Claim
 from antiphon.topics.rights import Word
 from integration.brokers import settled, stays
 from integration.buses import PATIENCE, Events, serves
+from integration.durables import lag, recording
 from unit.node.pairs import free_address, numbered
 
 pytestmark = pytest.mark.timeout(120)
@@ -256,3 +259,61 @@ def test_limits_change_while_it_runs() -> None:
         dropped = broker.statistics().limited
         publisher.publish_many(numbered(1000))
         settled(broker, relayed=3000, limited=dropped)
+
+
+def holders(broker: Broker, name: str) -> list[int]:
+    known = {one["name"]: one for one in broker._answers.durables(0)}
+    return list(known[name]["holders"])
+
+
+def test_names_and_recorded_topics_of_a_client_are_bounded(tmp_path: Path) -> None:
+    limits = Limits(max_durables=2, max_recorded=3)
+    with recording(tmp_path / "store", limits=limits) as broker, Bus(broker.address) as bus:
+        for name in ("a", "b"):
+            with bus.subscribe("t", durable=name):
+                eventually(lambda name=name: lag(broker, name) == 0, PATIENCE)
+        with pytest.raises(PermissionDenied, match="may have 2 durable subscriptions"):
+            bus.subscribe("t", durable="c")
+        bus.subscribe("t", durable="a").close()  # it is known
+        eventually(lambda: not holders(broker, "b"), PATIENCE, "nobody holds it")
+        broker._answers.forget(0, "b")
+        bus.subscribe("t", durable="c")
+        eventually(lambda: lag(broker, "c") == 0, PATIENCE)
+        for number in range(3):
+            bus.publisher(f"t/{number}", record=True).close()
+        with pytest.raises(PermissionDenied, match="may have 3 topics recorded"):
+            bus.publisher("t/3", record=True)
+        bus.publisher("t/2", record=True)
+    with (
+        recording(tmp_path / "store", limits=limits) as broker,
+        Bus(broker.address) as bus,
+        pytest.raises(PermissionDenied, match="may have 2 durable subscriptions"),
+    ):
+        bus.subscribe("t", durable="d")
+
+
+def test_claims_of_names_that_nobody_takes_are_bounded_and_forgotten(tmp_path: Path) -> None:
+    limits = Limits(max_durables=5)
+    with recording(tmp_path / "store", limits=limits) as broker, Bus(broker.address) as bus:
+        claims = [Claim("t", durable=f"d{number}") for number in range(6)]
+        for claim in claims[:5]:
+            broker._answers.claim(bus.node.id, claim)
+        with pytest.raises(PermissionDenied, match="may have 5 durable subscriptions"):
+            broker._answers.claim(bus.node.id, claims[5])
+        assert broker._deliveries is not None
+        assert len(broker._deliveries._claimed) == 5
+
+
+def test_topics_that_the_settings_record_are_bounded_too(tmp_path: Path) -> None:
+    limits = Limits(max_recorded=2)
+    with (
+        recording(tmp_path / "store", limits=limits, record=["t/*"]) as broker,
+        Bus(broker.address) as bus,
+    ):
+        for number in range(5):
+            bus.publisher(f"t/{number}")
+        bus.publisher("last")
+        eventually(lambda: "last" in broker._topics, PATIENCE)
+        assert broker._recording is not None
+        assert len(broker._recording) == 2
+        assert broker.statistics().refused >= 1

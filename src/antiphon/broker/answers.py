@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from antiphon.broker.durable import Deliveries
+from antiphon.broker.durable import Deliveries, dead_topic
 from antiphon.broker.permissions import Known
 from antiphon.broker.recording import no_store
 from antiphon.errors import PermissionDenied
@@ -31,20 +31,24 @@ class Answers:
         with broker._lock:
             client = self._admitted(source)
             why = broker._gate.records(source, name)
-            if why is None and name not in broker._topics:
-                why = self._too_many(client)
+            begins = broker._recording is not None and name not in broker._recording
+            if why is None and begins:
+                why = broker._gate.may_begin(source)
             if why is not None:
                 raise self._denied(client, "record", name, why)
-            if broker._recording is None:
+            recording = broker._recording
+            if recording is None:
                 raise no_store("record")
+        try:
+            recording.open(name)
+        except BaseException:
+            if begins:
+                broker._gate.did_not_begin(source)
+            raise
+        with broker._lock:
+            self._admitted(source)
             broker._start_recording(broker._topic(name))
             broker._changed.notify_all()
-
-    def _too_many(self, client: Known) -> str | None:
-        """Each topic that is recorded has files; a client must not fill the disk with names."""
-        most = self._broker._gate.limits.max_topics
-        client.recorded += 1
-        return None if client.recorded <= most else f"a client may publish {most} topics"
 
     def claim(self, source: int, claim: Claim) -> None:
         """Whether a subscription may be so."""
@@ -53,7 +57,10 @@ class Answers:
             client = self._admitted(source)
             why = broker._gate.why(source, "subscribe", claim.pattern)
             if why is None and claim.durable is not None and broker._deliveries is not None:
-                why = broker._deliveries.keeps_from(client, claim.durable)
+                deliveries = broker._deliveries
+                why = deliveries.keeps_from(client, claim.durable)
+                most = broker._gate.limits.max_durables
+                why = why or deliveries.too_many(source, client, claim.durable, most)
             if why is not None:
                 broker._gate.refused += 1
                 raise self._denied(client, "subscribe", claim.pattern, why)
@@ -61,6 +68,11 @@ class Answers:
                 raise no_store("durable" if claim.durable is not None else "start")
             if broker._deliveries is not None:
                 broker._deliveries.claim(source, claim)
+            recording = broker._recording
+            letters = None if claim.durable is None else dead_topic(claim.durable)
+            known = recording is not None and letters is not None and letters in recording
+        if known and recording is not None and letters is not None:
+            recording.open(letters)  # what is wrong with it is said at the call
 
     def forget(self, source: int, name: str) -> None:
         """A durable subscription of the client's own, or of one that it looks after."""
@@ -78,7 +90,9 @@ class Answers:
         """Those of the client's own, and those that it looks after."""
         with self._broker._lock:
             client = self._admitted(source)
-            return self._deliveries().describe(client)
+            deliveries = self._deliveries()
+            found = deliveries.describe(client)
+        return deliveries.with_lag(found)
 
     def replay_dead(self, source: int, name: str, limit: int) -> int:
         """How many dead letters went back to their topics."""

@@ -26,13 +26,14 @@ from antiphon.broker.config import BrokerConfig
 from antiphon.broker.durable import Deliveries
 from antiphon.broker.entrance import Entrance
 from antiphon.broker.figures import BrokerStatistics, Figures
+from antiphon.broker.opening import Opening
 from antiphon.broker.permissions import Gate
 from antiphon.broker.questions import answer_questions
 from antiphon.broker.recording import Recording, open_store
 from antiphon.broker.remembering import Remembering
 from antiphon.broker.routes import COUNTS, Route, Topic
 from antiphon.broker.system_topics import SystemTopics
-from antiphon.errors import AntiphonError, Closed, ConfigError
+from antiphon.errors import AntiphonError, Closed
 from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure, check_type
 from antiphon.node.life import Owner, begin, end
@@ -55,6 +56,7 @@ _LINGER = 1.0  # of a way through the broker that nobody needs any more
 _IDLE = 5.0  # of a route whose publisher has gone
 _NUMBER_RESTS = 60.0  # before it is used again: events of the one before may wait somewhere
 _TIDY_EVERY = 0.25
+_POSITIONS = -1  # among what the node's helpers do
 
 
 class Broker(Remembering, Owner):
@@ -106,6 +108,8 @@ class Broker(Remembering, Owner):
         self._answers = Answers(self)
         answer_questions(self.node, self._answers)
         self._recording: Recording | None = None
+        self._opening: Opening | None = None
+        self._unopened = {}
         self._deliveries: Deliveries | None = None
         self.node.on_connected(self._connected)
         self.node.on_disconnected(self._disconnected)
@@ -160,11 +164,13 @@ class Broker(Remembering, Owner):
                 self._recording = Recording(self.node, store, self.config)
             try:
                 recording = self._recording
-                self._deliveries = Deliveries(
-                    self.node, self.config, None if recording is None else recording.store
-                )
-                for name in [] if recording is None else recording.known():
+                kept = None if recording is None else recording.store
+                self._deliveries = Deliveries(self.node, self.config, kept, self._is_ready)
+                known = [] if recording is None else recording.known()
+                for name in known:
                     self._topic(name)
+                if kept is not None:
+                    self._opening = Opening(kept, self._logs_opened, self._log_failed)
                 self._neighbours.begin()
                 self.node.start()
             except BaseException:
@@ -172,6 +178,9 @@ class Broker(Remembering, Owner):
                     self._recording.close()
                 raise
             self._state = "running"
+            if self._opening is not None:
+                forgets = self.config.keep_age or self.config.keep_bytes
+                self._opening.start(known if forgets else [])
         self._thread = threading.Thread(target=self._run, name="ap-broker", daemon=True)
         self._thread.start()
         begin(self)
@@ -191,6 +200,8 @@ class Broker(Remembering, Owner):
         self._neighbours.tell(farewells)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
+        if self._opening is not None:
+            self._opening.close()
         with self._lock:
             if self._recording is not None:
                 self._recording.end()
@@ -320,8 +331,16 @@ class Broker(Remembering, Owner):
             self._entrance.refuse(peer, "publish", name, why)
             return
         try:
-            topic = self._topic(check_text(name))
-        except (ConfigError, OSError) as error:
+            check_text(name)
+            recording = self._recording
+            if recording is not None and name not in self._topics and recording.wants(name):
+                why = self._gate.may_begin(peer)
+                if why is not None:
+                    self._gate.refuse_topic(peer, number)
+                    self._entrance.refuse(peer, "publish", name, why)
+                    return
+            topic = self._topic(name)
+        except (AntiphonError, OSError) as error:
             if self._entrance.may_log():
                 log.warning("client %d cannot publish %r: %s", peer, name, error)
             return
@@ -339,7 +358,7 @@ class Broker(Remembering, Owner):
         self._review(topic)
 
     def _topic(self, name: str) -> Topic:
-        """With the lock. Raises what a log that cannot be opened raises."""
+        """With the lock."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = Topic(name, self._number())
@@ -388,7 +407,10 @@ class Broker(Remembering, Owner):
         for number in self._index.matching(interest.pattern):
             topic = self._numbered[number]
             if topic.recorded:
-                self._recording_of(topic).serve(topic.name, interest)
+                if topic.opened:
+                    self._replay(topic, interest)
+                else:
+                    self._ready(topic)  # it is served with all others
                 continue
             for route in topic.routes.values():
                 self._serve(route, interest)
@@ -403,6 +425,7 @@ class Broker(Remembering, Owner):
         if interest.named:
             if self._deliveries is not None:
                 self._deliveries.went(peer, subscribed.flow, self._recorded)
+            self._not_waiting(interest)
             self._route_groups(interest.pattern)
             return
         self._system.went(peer, subscribed.flow)
@@ -431,7 +454,7 @@ class Broker(Remembering, Owner):
     def _review(self, topic: Topic) -> None:
         """Whether somebody publishes what somebody else wants. With the lock."""
         if topic.recorded:
-            needed = bool(topic.publishers)
+            needed = bool(topic.publishers) and self._ready(topic)
         else:
             interests = self._interests.matching(topic.name)
             wanting = {one.peer for one in interests if not one.named}
@@ -471,6 +494,10 @@ class Broker(Remembering, Owner):
         self, topic: Topic, source: int, number: int, name: str, retains: bool, producer: int
     ) -> None:
         """The first event of a publisher is here. On a scheduler thread."""
+        recording = self._recording
+        if recording is not None and (producer or topic.recorded) and not topic.opened:
+            with contextlib.suppress(AntiphonError, OSError):  # it is tried again below
+                recording.open(name)
         with self._lock:
             if name != topic.name or topic.handle is None:
                 return  # it says another name than the one that it was asked for, or comes too late
@@ -480,11 +507,15 @@ class Broker(Remembering, Owner):
             if producer:
                 # It asked before, perhaps the broker that was here before this one.
                 why = self._gate.records(source, name, producer)
+                if why is None and not topic.recorded:
+                    why = self._gate.may_begin(source)
                 allowed = why is None
                 if why is None:
                     self._start_recording(topic)
                 else:
                     self._entrance.refuse(source, "record", name, why)
+            if topic.recorded and not self._ready(topic):
+                return  # its publisher is asked for it again when there is a log
             before = topic.routes.get((source, number))
             if before is not None:  # of the one that had this id before
                 self._stale.pop(before, None)
@@ -581,14 +612,26 @@ class Broker(Remembering, Owner):
                 self._entrance.warn()
                 self._system.look(now)
                 unneeded = self._tidy(now)
+                if self._recording is not None:
+                    self._recording.look()
                 if self._deliveries is not None:
                     self._deliveries.tend(now)
-                    moved = self._deliveries.moved()
+                    self._deliveries.urgent = True
+            moved = self._moved()
         self._neighbours.tell(letters)
         if self._deliveries is not None and moved:
-            self._deliveries.write(moved)
+            # Not on this thread: clients wait for what it tells, and the disk may take its time.
+            with contextlib.suppress(AntiphonError):  # it ends, or comes with the next
+                self.node._later.add(_POSITIONS, functools.partial(self._deliveries.write, moved))
         for handle in unneeded:  # without the lock: its last slice may ask for a route
             handle.close()
+
+    def _moved(self) -> list[Any]:
+        """Positions to be written, unless some are being written. With the lock."""
+        deliveries = self._deliveries
+        if deliveries is None or not deliveries.urgent or self.node._later.busy(_POSITIONS):
+            return []
+        return deliveries.moved()
 
     def _settle(self) -> None:
         self._owing = {route for route in self._owing if not route.settled()}

@@ -85,7 +85,8 @@ class BrokerConfig:
     """Seconds for which recorded events are kept; 0: for ever."""
 
     ack_timeout: float = 30.0
-    """Seconds after which an event that nobody has acknowledged is handed out again."""
+    """Seconds after which an event that nobody has acknowledged is handed out again; they begin
+    when its subscriber has acknowledged those before it."""
 
     max_attempts: int = 5
     """How often an event is handed out before it becomes a dead letter."""

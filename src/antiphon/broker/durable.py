@@ -10,9 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from antiphon._core import DeliveryCore, make_delivery
 from antiphon.broker.config import BrokerConfig
@@ -21,7 +24,7 @@ from antiphon.broker.permissions import Known
 from antiphon.broker.positions import Place, Positions, Saved
 from antiphon.broker.recording import beginning
 from antiphon.broker.store import Store
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, StoreFull
 from antiphon.node import Node
 from antiphon.topics.announcements import Wish
 from antiphon.topics.asking import Claim
@@ -42,6 +45,7 @@ _PAUSE, _LONGEST_PAUSE = 0.25, 8.0  # before a position is written that could no
 _MOST_PUSHED = 4096  # events of topics that are not recorded, which wait for a member
 
 Key = tuple[str, ...]
+Described = tuple[Saved, dict[str, Any]]
 
 
 def dead_topic(name: str) -> str:
@@ -63,6 +67,8 @@ class _Delivery:
     members: dict[tuple[int, int], Interest] = field(default_factory=dict)
     waiting: dict[tuple[int, int], Interest] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
+    # Those whose logs are being opened, and where it begins there.
+    unopened: dict[str, Wish | None] = field(default_factory=dict)
     written: int = -1  # version of the positions
     pause: float = 0.0  # the disk did not take them
     not_before: float = 0.0
@@ -76,17 +82,29 @@ class _Delivery:
 class Deliveries:
     """All of a broker. ``recorded`` gives the numbers of recorded topics by their names."""
 
-    def __init__(self, node: Node, config: BrokerConfig, store: Store | None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        config: BrokerConfig,
+        store: Store | None,
+        ready: Callable[[str], bool],
+    ) -> None:
+        """``ready``: whether a topic's log is open; if not, `topic_came` follows when it is."""
         self._node = node
+        self._ready = ready
         self._config = config
         self._store = store
         self._positions = None if store is None else Positions(store.path)
         self._all: dict[Key, _Delivery] = {}
         self._held: dict[tuple[int, int], _Delivery] = {}
         self._claimed: dict[str, tuple[int, float]] = {}
+        self._owned: Counter[str] = Counter()  # how many belong to whom
+        self._unwritten: set[Key] = set()  # that `moved` has named, and `write` has not done
+        self.urgent = False
+        """Whether there is a name that no file knows: `moved` is to be asked soon."""
         self._writing = threading.Lock()
         self._replaying = threading.Lock()  # before the broker's
-        self._leaving: dict[tuple[int, int], float] = {}
+        self._leaving: dict[tuple[int, int], tuple[float, int]] = {}  # until when, with how many
         self._said_all: set[tuple[int, int]] = set()
         for saved in [] if self._positions is None else self._positions.load():
             self._check_store(saved)
@@ -100,6 +118,7 @@ class Deliveries:
                 saved=saved,
                 owner=saved.owner,
             )
+            self._owned[saved.owner] += 1
         node._on(_ACKS, self._acknowledged, None, _log_failure, True, 1, _CAPACITY, "block")
 
     def _check_store(self, saved: Saved) -> None:
@@ -156,6 +175,22 @@ class Deliveries:
             return None
         return f"the durable subscription {name!r} belongs to {saved.owner!r}"
 
+    def too_many(self, source: int, client: Known | None, name: str, most: int) -> str | None:
+        """None, or why a client may not have one more name: each has files, held or not."""
+        known = self._all.get(("durable", name))
+        if known is not None and known.saved is not None:
+            return None
+        owner = client.name if client is not None and client.rights is not None else ""
+        now = time.monotonic()
+        self._claimed = {one: kept for one, kept in self._claimed.items() if kept[1] > now}
+        claimed = sum(
+            kept[0] == source and one != name and ("durable", one) not in self._all
+            for one, kept in self._claimed.items()
+        )
+        if self._owned[owner] + claimed < most:
+            return None
+        return f"a client may have {most} durable subscriptions; forget some"
+
     def came(self, interest: Interest, client: Known | None, recorded: dict[str, int]) -> None:
         """A subscription with a name. ``recorded``: the topics that it matches."""
         wish = interest.wish
@@ -173,7 +208,7 @@ class Deliveries:
                 key, interest.pattern, where, wish.group, interest.content
             )
         if client is not None and client.rights is not None:
-            delivery.owner = delivery.owner or client.name
+            self._give(delivery, client.name)
         place = (interest.peer, interest.flow)
         if delivery.members and wish.durable is not None:
             try:
@@ -183,6 +218,15 @@ class Deliveries:
                 delivery.waiting[place] = interest
                 return
         self._join(delivery, interest, recorded)
+
+    def _give(self, delivery: _Delivery, owner: str) -> None:
+        """One that belongs to nobody yet."""
+        if delivery.owner:
+            return
+        if delivery.saved is not None:
+            self._owned[delivery.owner] -= 1
+            self._owned[owner] += 1
+        delivery.owner = owner
 
     def _join(self, delivery: _Delivery, interest: Interest, recorded: dict[str, int]) -> None:
         wish = interest.wish
@@ -220,6 +264,7 @@ class Deliveries:
                 content=interest.content,
                 store=self._store.id,
             )
+            self._owned[delivery.owner] += 1
         for topic, number in recorded.items():
             self._add(delivery, topic, number, wish if is_new or delivery.saved is None else None)
         peer, incarnation, flow, least_charge = interest.place
@@ -234,17 +279,22 @@ class Deliveries:
             self._said_all.discard(place)
         else:
             del self._held[place]
-        if is_new:
-            try:
-                self._save(delivery)
-            except OSError as error:  # it is served, and tried again; a crash would forget it
-                self._not_written(delivery, error)
+        if is_new:  # it is served meanwhile; a crash before it is written would forget it
+            self.urgent = True
 
     def _add(self, delivery: _Delivery, topic: str, number: int, wish: Wish | None) -> None:
         """A recorded topic. ``wish`` is None for one that is new to a name that was known."""
         if delivery.core is None or topic in delivery.topics:
             return
+        delivery.unopened[topic] = wish
+        if self._ready(topic):
+            self._add_open(delivery, topic, number)
+
+    def _add_open(self, delivery: _Delivery, topic: str, number: int) -> None:
+        if delivery.core is None or topic in delivery.topics or topic not in delivery.unopened:
+            return
         assert self._store is not None
+        wish = delivery.unopened.pop(topic)
         delivery.topics.add(topic)
         known = None if delivery.saved is None else delivery.saved.places.get(topic)
         at, value = ("earliest", 0) if wish is None else beginning(wish, topic, self._store.id)
@@ -274,9 +324,9 @@ class Deliveries:
         said_all = place in self._said_all
         self._said_all.discard(place)
         connected = self._node._is_connected(peer)
-        busy = held.core.dismiss(peer, flow) and connected
+        busy = held.core.dismiss(peer, flow) if connected else 0
         if busy and not said_all:
-            self._leaving[place] = time.monotonic() + self._config.ack_timeout
+            self._leaving[place] = time.monotonic() + self._config.ack_timeout, busy
         else:
             self.release(place, blame=not connected and not said_all)
         if not held.members and held.waiting:
@@ -310,17 +360,20 @@ class Deliveries:
 
     def tend(self, now: float) -> None:
         """Those who have left, and will not say more."""
-        for place, until in list(self._leaving.items()):
+        for place, (until, busy) in list(self._leaving.items()):
             held, (peer, flow) = self._held[place], place
-            done = held.core is None or not held.core.dismiss(peer, flow)
-            if done or now > until or not self._node._is_connected(peer):
+            left = 0 if held.core is None else held.core.dismiss(peer, flow)
+            if not left or now > until or not self._node._is_connected(peer):
                 self.release(place)
+            elif left != busy:  # it goes on with what it has
+                self._leaving[place] = now + self._config.ack_timeout, left
 
     def topic_came(self, topic: str, number: int) -> None:
-        """A topic is recorded from now on."""
+        """A topic is recorded from now on, or its log is open at last."""
         for delivery in self._all.values():
             if delivery.core is not None and delivery.pattern.matches(topic):
-                self._add(delivery, topic, number, None)
+                delivery.unopened.setdefault(topic, None)
+                self._add_open(delivery, topic, number)
 
     def pushed(self, topic: str) -> list[DeliveryCore]:
         """The groups that want a topic that is not recorded."""
@@ -334,8 +387,9 @@ class Deliveries:
 
     def moved(self, last: bool = False) -> list[Key]:
         """Those that are to be written; for `write`. ``last``: nobody asks again."""
-        found = []
+        found = {key: None for key in list(self._unwritten) if key in self._all}
         now = time.monotonic()
+        self.urgent = False
         for delivery in self._all.values():
             core = delivery.core
             if delivery.saved is None or core is None or core.version == delivery.written:
@@ -344,8 +398,9 @@ class Deliveries:
                 continue
             delivery.written = core.version
             self._note(delivery)
-            found.append(delivery.key)
-        return found
+            found[delivery.key] = None
+        self._unwritten.update(found)
+        return list(found)
 
     def write(self, moved: list[Key]) -> None:
         """Without the broker's lock: the disk may take its time.
@@ -354,6 +409,7 @@ class Deliveries:
         """
         for key in moved:
             with self._writing:
+                self._unwritten.discard(key)
                 delivery = self._all.get(key)
                 if delivery is None or delivery.saved is None or self._positions is None:
                     continue  # it was forgotten meanwhile
@@ -403,6 +459,7 @@ class Deliveries:
             delivery.core.close()
         delivery.core = None
         delivery.topics.clear()
+        delivery.unopened.clear()
 
     def forget(self, name: str) -> None:
         """Raises `ConfigError` for one that is not there, or that somebody holds."""
@@ -414,11 +471,15 @@ class Deliveries:
         self._put_away(delivery)
         with self._writing:
             del self._all[delivery.key]
+            self._owned[delivery.owner] -= 1
             if self._positions is not None:
                 self._positions.remove(name)
 
-    def describe(self, client: Known | None) -> list[dict[str, Any]]:
-        """Name, pattern, holders and the lag of each topic, as plain values; of a client's own."""
+    def describe(self, client: Known | None) -> list[Described]:
+        """Name, pattern, holders and places in each topic, as plain values; of a client's own.
+
+        `with_lag` adds how far they are behind, for which logs may have to be opened.
+        """
         found = []
         for delivery in self._all.values():
             if delivery.saved is None or self._store is None:
@@ -428,11 +489,16 @@ class Deliveries:
             if delivery.core is not None:
                 self._note(delivery)
             counts = {} if delivery.core is None else delivery.core.counts()
-            found.append(
-                describe(delivery.saved, self._store)
-                | {"holders": sorted({peer for peer, _ in delivery.members}), "counts": counts}
-            )
-        return sorted(found, key=lambda one: str(one["name"]))
+            saved = msgspec.structs.replace(delivery.saved, places=dict(delivery.saved.places))
+            holders = sorted({peer for peer, _ in delivery.members})
+            found.append((saved, {"holders": holders, "counts": counts}))
+        return found
+
+    def with_lag(self, found: list[Described]) -> list[dict[str, Any]]:
+        """Without the broker's lock: the disk may take its time."""
+        assert self._store is not None
+        listed = [describe(saved, self._store) | facts for saved, facts in found]
+        return sorted(listed, key=lambda one: str(one["name"]))
 
     def replay_dead(self, name: str, limit: int, lock: threading.RLock) -> int:
         """Dead letters that were not replayed before go back to their topics; how many did.
@@ -464,10 +530,18 @@ class Deliveries:
 
 
 def describe(saved: Saved, store: Store) -> dict[str, Any]:
-    """A durable subscription and its lag, in events, as plain values."""
-    topics = []
+    """A durable subscription and its lag, in events, as plain values.
+
+    Of a log that cannot be opened ``error`` says why, and nothing is known of its lag.
+    """
+    topics: list[dict[str, Any]] = []
     for topic, place in sorted(saved.places.items()):
-        info = store.log(topic)
+        try:
+            info = store.log(topic)
+        except (OSError, StoreFull) as error:
+            topics.append({"topic": topic, "next": place.next, "end": 0, "lag": 0})
+            topics[-1]["error"] = str(error)
+            continue
         lag = max(0, info.next - max(place.next, info.first)) + place.unacknowledged
         topics.append({"topic": topic, "next": place.next, "end": info.next, "lag": lag})
     return {

@@ -46,6 +46,8 @@ class BrokerStatistics:
     """Subscriptions that were ended because they had no room for too long."""
     recorded: int
     """Events that were written to logs."""
+    damaged: int
+    """Places in logs that could not be read, and were passed over."""
     content: ContentStatistics
     """Of filters on the content of events."""
 
@@ -64,6 +66,7 @@ class Figures:
         routes = [route for route in every if route.allowed]
         counts = [broker._past, *(route.core.statistics() for route in routes)]
         denied = sum(route.core.sequence for route in every if not route.allowed)
+        logs = broker._recording.store.statistics() if broker._recording else Counter[str]()
         return BrokerStatistics(
             clients=broker._neighbours.others,
             topics=sum(bool(topic.publishers) for topic in broker._topics.values()),
@@ -76,7 +79,8 @@ class Figures:
             refused=broker._gate.refused,
             limited=broker._gate.limited,
             ended=broker._subscriptions_ended,
-            recorded=broker._recording.store.statistics()["appended"] if broker._recording else 0,
+            recorded=logs["appended"],
+            damaged=logs["damaged"],
             content=broker._interests.judge.statistics(),
         )
 

@@ -28,6 +28,14 @@ class Limits:
     max_subscriptions: int = 1_000_000
     """Subscriptions that one client may have."""
 
+    max_durables: int = 10_000
+    """Durable subscriptions that belong to one client, held or not: each has files. Where nobody
+    has a token they belong to nobody, and count together."""
+
+    max_recorded: int = 100_000
+    """Topics that are recorded because one client asked, or published them, since the broker
+    started: each has files, and stays. Clients without a token count together."""
+
     max_events_per_s: float | None = None
     """Events that one client may publish in a second, on the average; None: any number. What is
     above, beyond one second's worth at once, is dropped: subscribers find ``missed``."""
@@ -44,6 +52,8 @@ class Limits:
             ("max_clients", 65_535),
             ("max_topics", 2**31),
             ("max_subscriptions", 2**31),
+            ("max_durables", 2**31),
+            ("max_recorded", 2**31),
             ("max_message_bytes", 2**31),
         ):
             value: object = getattr(self, name)

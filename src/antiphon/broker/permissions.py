@@ -6,6 +6,7 @@ the broker asks with its own, once per topic, subscription and route, never per 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from antiphon._core import Quota
@@ -35,7 +36,6 @@ class Known:
         self.limited = 0  # events above its quota, as it was told last
         self.routes = 0
         self.unrecorded: set[int] = set()  # producers, no more than it has routes
-        self.recorded = 0  # topics that are recorded because it asked
         self.notices = _MOST_NOTICES
 
     def allows(self, action: str, topic: str) -> bool:
@@ -55,6 +55,7 @@ class Gate:
     def __init__(self, config: BrokerConfig) -> None:
         self._known: dict[int, Known] = {}
         self._limited = 0
+        self._recorded: Counter[str] = Counter()  # topics that are recorded because of it, by name
         self.refused = 0
         """Topics, subscriptions and connections that were not allowed."""
         self.configure(config)
@@ -219,6 +220,12 @@ class Gate:
             client.refused_topics.add(number)
         return why
 
+    def refuse_topic(self, peer: int, number: int) -> None:
+        """This publisher does not count after all."""
+        client = self._known.get(peer)
+        if client is not None:
+            client.refused_topics.add(number)
+
     def records(self, peer: int, name: str, producer: int = 0) -> str | None:
         """None, or why a client may not have this topic recorded, which is counted then.
 
@@ -234,6 +241,26 @@ class Gate:
             if client is not None and producer:
                 client.unrecorded.add(producer)
         return why
+
+    def may_begin(self, peer: int) -> str | None:
+        """None, or why a topic is not recorded because of this client: it has begun too many.
+
+        Counted by its name, which it keeps when it comes again.
+        """
+        begun = self._name(peer)
+        if self._recorded[begun] >= self.limits.max_recorded:
+            self.refused += 1
+            return f"a client may have {self.limits.max_recorded} topics recorded"
+        self._recorded[begun] += 1
+        return None
+
+    def did_not_begin(self, peer: int) -> None:
+        """The disk failed: it does not count."""
+        self._recorded[self._name(peer)] -= 1
+
+    def _name(self, peer: int) -> str:
+        client = self._known.get(peer)
+        return ANONYMOUS if client is None else client.name
 
     def unpublishes(self, peer: int, number: int) -> bool:
         """Whether it had been refused, and never counted."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from antiphon.errors import AntiphonError, ConfigError, ProtocolError
+from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.node import Node
 from antiphon.topics.asking import (
     KIND,
@@ -55,7 +55,9 @@ def answer_questions(node: Node, broker: Answering) -> None:
             return encode_answer(Answer.refusing(error))
         except OSError as error:
             log.error("a question of client %d failed", source, exc_info=error)
-            return encode_answer(Answer.refusing(ConfigError(f"the broker's disk failed: {error}")))
+            # Not one that says that nothing can be done: it may be over in a moment.
+            failed = AntiphonError(f"the broker's disk failed: {error}; try again")
+            return encode_answer(Answer.refusing(failed))
 
     node._on(KIND, asked, None, _log_failure, False, 1, _CAPACITY, "block")
 

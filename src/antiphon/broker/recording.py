@@ -61,13 +61,14 @@ class _Recorded:
 
 
 class Recording:
-    """The recorded topics of one broker. With the broker's lock, but for `close`."""
+    """The recorded topics of one broker. With the broker's lock, but for `open` and `close`."""
 
     def __init__(self, node: Node, store: Store, config: BrokerConfig) -> None:
         self._node = node
         self.store = store
         self._patterns = [Pattern(text) for text in config.record]
         self._topics: dict[str, _Recorded] = {}
+        self._waits = False
 
     def known(self) -> list[str]:
         """Topics that have a log, of this life or of one before."""
@@ -87,8 +88,16 @@ class Recording:
     def __len__(self) -> int:
         return len(self._topics)
 
-    def info(self, name: str) -> LogInfo:
-        """What is in the log of a topic."""
+    def is_open(self, name: str) -> bool:
+        """Whether the log of a topic is open. Never waits for the disk."""
+        return self.store.has_open(name)
+
+    def open(self, name: str) -> LogInfo:
+        """Opens the log of a topic. Without the broker's lock: the disk may take its time.
+
+        Raises `OSError` and `StoreFull` when the disk fails, `ConfigError` for a name that no log
+        can have.
+        """
         return self.store.log(name)
 
     def route(self, name: str, source: int, number: int, producer: int) -> RecorderCore:
@@ -132,6 +141,21 @@ class Recording:
         replay = self._topics[name].replays.pop((peer, flow), None)
         if replay is not None:
             replay.close()
+
+    def look(self) -> None:
+        """Says what is wrong with the disk, when that has changed. With the lock or without."""
+        for name, what in self.store.take_damages():
+            log.error("the log of %r is damaged, which is passed over: %s", name, what)
+        waits = bool(self.store.statistics()["waits"])
+        if waits and not self._waits:
+            log.error(
+                "%s has no space left: what is there can be read, and nothing is recorded until "
+                "there is some",
+                self.store.path,
+            )
+        elif self._waits and not waits:
+            log.warning("%s has space again, and records", self.store.path)
+        self._waits = waits
 
     def end(self) -> None:
         """No more is read; what is on its way goes on."""

@@ -12,6 +12,7 @@ import threading
 from antiphon._core import Handle, RouteCore, fork_route, make_group_route
 from antiphon.broker.durable import Deliveries, dead_topic
 from antiphon.broker.entrance import Entrance
+from antiphon.broker.opening import Opening
 from antiphon.broker.permissions import Gate
 from antiphon.broker.recording import Recording
 from antiphon.broker.routes import Route, Topic
@@ -34,6 +35,9 @@ class Remembering:
     _gate: Gate
     _entrance: Entrance
     _recording: Recording | None
+    _opening: Opening | None
+    _unopened: dict[str, dict[tuple[int, int], Interest]]
+    _topics: dict[str, Topic]
     _deliveries: Deliveries | None
     _interests: Interests
     _numbered: dict[int, Topic]
@@ -63,21 +67,75 @@ class Remembering:
         """From now on its subscriptions get what is in the log. With the lock."""
         if topic.recorded or self._recording is None:
             return
-        if self._state != "new":  # of very many in the store none is opened before it is needed
-            self._recording.info(topic.name)  # raises before anything has changed
         topic.recorded = True
         self._recording.add(topic.name, topic.number)
         for route in list(topic.routes.values()):
             self._stale.pop(route, None)
             self._close_route(route)
-        for interest in self._interests.matching(topic.name):
-            if not interest.named:
-                self._recording.serve(topic.name, interest)
-        if self._deliveries is not None:
-            self._deliveries.topic_came(topic.name, topic.number)
         if topic.subscribed and topic.handle is not None:
             self._announce(topic, topic.handle)
+        if self._state != "new":  # of very many in the store none is opened before it is needed
+            self._ready(topic)
         self._review(topic)
+
+    def _ready(self, topic: Topic) -> bool:
+        """Whether its log is open; otherwise it is opened, and all are served then. With the lock.
+
+        Everybody who wants it has to be known before this is called.
+        """
+        if not topic.opened and self._recording is not None:
+            if self._recording.is_open(topic.name):
+                self._log_opened(topic)
+            elif self._opening is not None:
+                self._opening.want(topic.name)
+        return topic.opened
+
+    def _is_ready(self, name: str) -> bool:
+        topic = self._topics.get(name)
+        return topic is not None and self._ready(topic)
+
+    def _logs_opened(self, names: list[str]) -> None:
+        """On the thread that opens them."""
+        with self._lock:
+            for name in names if self._state == "running" else ():
+                topic = self._topics.get(name)
+                if topic is not None and topic.recorded and not topic.opened:
+                    self._log_opened(topic)
+            self._changed.notify_all()
+
+    def _log_opened(self, topic: Topic) -> None:
+        topic.opened, topic.complained = True, False
+        for interest in self._interests.matching(topic.name):
+            if not interest.named:
+                self._replay(topic, interest)
+        if self._deliveries is not None:
+            self._deliveries.topic_came(topic.name, topic.number)
+        for interest in self._unopened.pop(topic.name, {}).values():
+            self._member_came(interest)
+        self._review(topic)
+
+    def _log_failed(self, name: str, why: str, final: bool) -> None:
+        """On the thread that opens them. Whoever wants it is told once; others are not touched."""
+        with self._lock:
+            topic = self._topics.get(name)
+            if topic is None or topic.opened or topic.complained:
+                return
+            topic.complained = True
+            why = f"its log cannot be opened ({why})" + ("" if final else "; it is tried again")
+            for peer in list(topic.publishers):
+                self._entrance.refuse(peer, "publish", name, why)
+            waiting = [one.peer for one in self._interests.matching(name)]
+            for peer in {*waiting, *(peer for peer, _ in self._unopened.get(name, ()))}:
+                self._entrance.refuse(peer, "subscribe", name, why)
+
+    def _replay(self, topic: Topic, interest: Interest) -> None:
+        """To one subscription. What fails is its own: nobody else's is touched."""
+        try:
+            self._recording_of(topic).serve(topic.name, interest)
+        except (OSError, AntiphonError) as error:
+            log.error("client %d gets no replay of %r: %s", interest.peer, topic.name, error)
+            why = f"its log cannot be read ({error})"
+            self._entrance.refuse(interest.peer, "subscribe", topic.name, why)
 
     # --- durable subscriptions and groups ---------------------------------------------------
 
@@ -91,7 +149,9 @@ class Remembering:
         assert self._deliveries is not None
         client = self._gate.get(interest.peer)
         if interest.wish.durable is not None:
-            why = self._deliveries.keeps_from(client, interest.wish.durable)
+            durable, most = interest.wish.durable, self._gate.limits.max_durables
+            why = self._deliveries.keeps_from(client, durable)
+            why = why or self._deliveries.too_many(interest.peer, client, durable, most)
             if why is not None:
                 self._gate.refused += 1
                 self._entrance.refuse(interest.peer, "subscribe", interest.pattern.text, why)
@@ -103,12 +163,35 @@ class Remembering:
             for name in (interest.wish.durable, interest.wish.group):
                 if name is not None:
                     check_name("durable", name)
-            if interest.wish.durable is not None:
-                self._start_recording(self._topic(dead_topic(interest.wish.durable)))
+            if interest.wish.durable is not None and not self._letters_open(interest):
+                return
             self._deliveries.came(interest, client, self._recorded(interest.pattern))
         except (OSError, AntiphonError) as error:
             log.error("client %d has no durable subscription: %s", interest.peer, error)
+            self._entrance.refuse(interest.peer, "subscribe", interest.pattern.text, str(error))
         self._route_groups(interest.pattern)
+
+    def _letters_open(self, interest: Interest) -> bool:
+        """Whether there is a log for what it cannot handle; otherwise it comes when there is."""
+        assert interest.wish is not None
+        assert interest.wish.durable is not None
+        topic = self._topic(dead_topic(interest.wish.durable))
+        self._start_recording(topic)
+        if not self._ready(topic):
+            waiting = self._unopened.setdefault(topic.name, {})
+            waiting[interest.peer, interest.flow] = interest
+        return topic.opened
+
+    def _not_waiting(self, interest: Interest) -> None:
+        """One that has gone."""
+        assert interest.wish is not None
+        if interest.wish.durable is None:
+            return
+        name = dead_topic(interest.wish.durable)
+        waiting = self._unopened.get(name, {})
+        waiting.pop((interest.peer, interest.flow), None)
+        if not waiting:
+            self._unopened.pop(name, None)
 
     def _route_groups(self, pattern: Pattern) -> None:
         """Those who share a topic that is not recorded may be others now."""

@@ -21,6 +21,8 @@ class Topic:
         self.publishers: Counter[int] = Counter()
         self.subscribed = False
         self.recorded = False
+        self.opened = False  # its log, if it is recorded: until then nobody is served
+        self.complained = False  # somebody was told that it cannot be
         self.handle: Handle | None = None
         self.routes: dict[tuple[int, int], Route] = {}
 

@@ -181,6 +181,10 @@ class Store:
             topic=topic, **{**facts, "findings": tuple(map(_finding, facts["findings"]))}
         )
 
+    def has_open(self, topic: str) -> bool:
+        """Whether its log is open already. Never waits for the disk."""
+        return self._core.has_open(_bytes(topic))
+
     def append(
         self,
         topic: str,
@@ -230,6 +234,10 @@ class Store:
     def statistics(self) -> dict[str, int]:
         """Counts since it was opened, and what waits now."""
         return self._core.statistics()
+
+    def take_damages(self) -> list[tuple[str, str]]:
+        """Topics, and what could not be read of their logs; of each place once, as it is found."""
+        return [(_text(topic), _text(what)) for topic, what in self._core.take_damages()]
 
     @property
     def epoch(self) -> int:
