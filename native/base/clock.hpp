@@ -21,6 +21,13 @@ inline Nanos now_ns() {
     return static_cast<Nanos>(t.tv_sec) * kSecond + t.tv_nsec;
 }
 
+// The time of day, since 1970: for what is told to others.
+inline std::int64_t wall_clock_ns() {
+    timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return static_cast<std::int64_t>(t.tv_sec) * kSecond + t.tv_nsec;
+}
+
 // What this thread has used of a processor: a system call, so not for every message.
 inline Nanos thread_cpu_ns() {
     timespec t;

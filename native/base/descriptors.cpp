@@ -1,5 +1,6 @@
 #include "base/descriptors.hpp"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -54,6 +55,24 @@ int open_socket_pair(int type, int (&pair)[2]) {
     const int status = socketpair(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair);
     if (status == 0) all.open.insert({pair[0], pair[1]});
     return status;
+}
+
+int open_file(const char* path, int flags, int mode) {
+    const int fd = ::open(path, flags | O_CLOEXEC, mode);
+    if (fd < 0) return fd;
+    Descriptors& all = descriptors();
+    std::lock_guard lock(all.mutex);
+    all.open.insert(fd);
+    return fd;
+}
+
+void close_file(int fd) {
+    {
+        Descriptors& all = descriptors();
+        std::lock_guard lock(all.mutex);
+        all.open.erase(fd);
+    }
+    close(fd);
 }
 
 void close_descriptor(int fd) {

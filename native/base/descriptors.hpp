@@ -17,6 +17,10 @@ int open_descriptor(const std::function<int()>& make);
 // A pair of connected sockets; 0, or -1 with errno.
 int open_socket_pair(int type, int (&pair)[2]);
 void close_descriptor(int fd);
+// A file, which a disk that does not answer may take for ever to open or close: without the lock, so that nobody else
+// waits for it. A child that is forked off in that very moment has it too, which harms nobody.
+int open_file(const char* path, int flags, int mode = 0);
+void close_file(int fd);
 // How often this process was forked off another one that used the core. Written in a child before it
 // has a second thread; asked on every send, hence in line.
 inline std::atomic<std::uint32_t> fork_count{0};

@@ -18,6 +18,7 @@ EventReader::Topic* EventReader::topic(std::uint16_t source, std::uint32_t topic
     const std::uint64_t key = TopicNames::key(source, topic);
     const std::uint64_t version = registration_.topics->version();
     if (last_ == nullptr || last_key_ != key) {
+        if (known_.size() >= sweep_at_) sweep();
         last_ = &known_.try_emplace(key, Topic{nullptr, nullptr, 0, 0, nullptr}).first->second;
         last_key_ = key;
     }
@@ -36,6 +37,13 @@ EventReader::Topic* EventReader::topic(std::uint16_t source, std::uint32_t topic
     entry.version = version;
     entry.session = session;
     return &entry;
+}
+
+// Those whose publisher has ended.
+void EventReader::sweep() {
+    std::erase_if(known_, [&](const auto& entry) { return !registration_.topics->knows(entry.first); });
+    std::erase_if(handler_.topics, [&](const auto& entry) { return !known_.contains(entry.first); });
+    sweep_at_ = std::max(kMany, 2 * known_.size());
 }
 
 std::unordered_map<std::string, EventReader::Place> EventReader::positions() const {

@@ -51,6 +51,7 @@ class EventReader {
 
    private:
     PyObject* text(std::uint64_t key, const std::string& name);
+    void sweep();
 
     Registration& registration_;
     Handler& handler_;
@@ -59,6 +60,8 @@ class EventReader {
     std::unordered_map<std::string, Place> positions_;
     std::uint64_t last_key_ = 0;
     Topic* last_ = nullptr;
+    static constexpr std::size_t kMany = 256;
+    std::size_t sweep_at_ = kMany;  // with so many, those that are no more are looked for
 };
 
 }  // namespace antiphon::python

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 
 #include "base/wait.hpp"
 #include "bindings/packed.hpp"
@@ -20,12 +19,6 @@ constexpr Nanos kAlone = 2 * kSecond;           // at the end, for a broker that
 constexpr std::size_t kSome = 4;                // behind the first that a broker takes which had no space
 constexpr Nanos kPause = 250 * kMillisecond, kLongestPause = 4 * kSecond;  // while the broker has no space
 constexpr std::size_t kEach = 64;               // what an event costs beside its bytes
-
-std::int64_t wall_clock_ns() {
-    timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return static_cast<std::int64_t>(t.tv_sec) * kSecond + t.tv_nsec;
-}
 
 }  // namespace
 
@@ -58,17 +51,17 @@ bool Outbox::serve(std::uint16_t id, std::uint64_t incarnation, std::uint32_t fl
     Peer* peer = node_->find_peer(id);
     if (peer == nullptr) return false;
     std::lock_guard lock(mutex_);
-    OutFlow& way = node_->subscription_flow(*peer, incarnation, flow, least_charge);
-    if (target_ && &target_->flow == &way && !target_->gone()) return true;
-    begin(*peer, way, incarnation);
+    auto way = node_->subscription_flow(*peer, incarnation, flow, least_charge);
+    if (target_ && target_->way == way && !target_->gone()) return true;
+    begin(*peer, std::move(way), incarnation);
     send();
     return true;
 }
 
 // Anew, and from the first event that has no receipt. With the mutex.
-void Outbox::begin(Peer& peer, OutFlow& way, std::uint64_t incarnation) {
+void Outbox::begin(Peer& peer, std::shared_ptr<OutFlow> way, std::uint64_t incarnation) {
     if (target_) target_->left.store(true, std::memory_order_seq_cst);
-    target_ = std::make_shared<Target>(peer, way, incarnation, static_cast<std::uint32_t>(random_u64()), nullptr,
+    target_ = std::make_shared<Target>(peer, std::move(way), incarnation, static_cast<std::uint32_t>(random_u64()), nullptr,
                                        0, false);
     go_back();
 }
@@ -141,7 +134,7 @@ bool Outbox::retry() {
         probing_ = 1;
     }
     // Where it begins is said again: the broker may not know that what was before is recorded.
-    if (target_) begin(target_->peer, target_->flow, target_->incarnation);
+    if (target_) begin(target_->peer, target_->way, target_->incarnation);
     send();
     return true;
 }
@@ -183,13 +176,12 @@ void Outbox::send() {
         if (tried.status == Status::again) continue;
         if (tried.status == Status::sent && next_ < behind) continue;
         // All is sent: another session would mean that it is sent again.
-        if (parked) return;
         if (tried.status == Status::sent) {
             park(target_->peer);
         } else {
             wait_for(target_->peer, tried);
         }
-        parked = true;
+        if (std::exchange(parked, true)) return;
     }
 }
 

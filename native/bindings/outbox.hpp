@@ -83,7 +83,7 @@ class Outbox : public Pump {
     void send();  // with the mutex
     bool send_large(std::unique_lock<std::mutex>& lock);
     EventView view(std::uint64_t number) const;
-    void begin(Peer& peer, OutFlow& way, std::uint64_t incarnation);
+    void begin(Peer& peer, std::shared_ptr<OutFlow> way, std::uint64_t incarnation);
     void go_back() { next_ = acked_ + 1; }
 
     const std::uint32_t topic_;

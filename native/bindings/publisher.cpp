@@ -1,7 +1,6 @@
 #include "bindings/publisher.hpp"
 
 #include <algorithm>
-#include <ctime>
 
 #include "base/wait.hpp"
 #include "bindings/packed.hpp"
@@ -14,16 +13,9 @@ using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
 constexpr Nanos kBriefly = 20 * kMillisecond;
-constexpr Nanos kLook = 100 * kMillisecond;  // for signals, and for the end of the node
 // For a connection or a first window, of a publisher that waits for nothing else. Some milliseconds will do on
 // a machine that is not overloaded.
 constexpr Nanos kOpening = 200 * kMillisecond;
-
-std::int64_t wall_clock_ns() {
-    timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return static_cast<std::int64_t>(t.tv_sec) * kSecond + t.tv_nsec;
-}
 
 // No connection, or a flow without a window, as one is that was not used for a while: nothing is known then of
 // the queue at the other end, which may be empty.
@@ -70,10 +62,15 @@ bool Publisher::take(Nanos deadline, const Interrupted* interrupted, Outcome& ou
 }
 
 void Publisher::pass() {
-    std::lock_guard lock(mutex_);
-    owner_.store({}, std::memory_order_relaxed);
-    taken_ = false;
-    passed_.notify_one();
+    bool sends;
+    {
+        std::lock_guard lock(mutex_);
+        owner_.store({}, std::memory_order_relaxed);
+        taken_ = false;
+        sends = std::exchange(sender_waits_, false);
+        passed_.notify_one();
+    }
+    if (sends) sender_->nudge();
 }
 
 Publisher::~Publisher() {
@@ -113,6 +110,7 @@ bool Publisher::close(Nanos drain) {
     bool raised = false;
     if (sender_ && drain > 0) {
         Released released;
+        Scheduler::Blocked blocked;
         const Nanos until = now_ns() + drain;
         std::unique_lock lock(queue_mutex_);
         while ((!queue_.empty() || sending_) && !raised && now_ns() < until) {
@@ -123,15 +121,30 @@ bool Publisher::close(Nanos drain) {
             lock.lock();
         }
     }
-    for (const auto& target : targets_.clear()) {
+    const Chosen served = targets_.clear();
+    for (const auto& target : served) {
         target->left.store(true, std::memory_order_seq_cst);
         target->peer.wake();
     }
-    if (sender_) {
-        Released released;
-        node_->scheduler().forget(*sender_, kNever);  // those it waits for have left
-    }
+    Released released;
+    if (sender_) sender_->end();
+    if (hand_) let_go();  // those it waits for have left
+    unbind(served);
     return !raised;
+}
+
+// Those who know its number may forget it. One that has no room now keeps it until its connection ends: that is not
+// worth waiting for.
+void Publisher::unbind(const Chosen& targets) {
+    Outcome outcome;
+    if (!take(now_ns() + kLook, nullptr, outcome)) return;  // somebody publishes, and will find them gone
+    const Passed passed{*this};
+    for (const auto& target : targets) {
+        const std::uint32_t session = target->peer.session.load(std::memory_order_seq_cst);
+        if (session == 0 || target->bound != session || target->flow.withdrawn.load(std::memory_order_relaxed)) continue;
+        if ((target->peer.features.load(std::memory_order_relaxed) & kUnbindFeature) == 0) continue;
+        node_->try_bind(target->peer, target->flow, session, {topic_, target->epoch, {}, 0, false});
+    }
 }
 
 std::size_t Publisher::pending() {
@@ -329,130 +342,6 @@ Message Publisher::data_at(const Load& load, std::size_t i) {
     return load.views != nullptr ? Message{load.views[i].data, load.views[i].size} : load.events[i];
 }
 
-// True when there is room. With the queue's lock, and the interpreter's where it need not wait.
-bool Publisher::make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted,
-                          Outcome& outcome) {
-    while (queue_.size() >= capacity_) {
-        if (closed_ || node_->closed()) {
-            outcome.code = Outcome::Code::closed;
-            return false;
-        }
-        const Nanos now = now_ns();
-        if (now >= deadline) {
-            outcome.code = Outcome::Code::timeout;
-            return false;
-        }
-        wait_until(room_, lock, std::min(deadline, now + kLook));
-        if (interrupted == nullptr) continue;
-        lock.unlock();
-        if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
-        lock.lock();
-        if (!outcome.ok()) return false;
-    }
-    return true;
-}
-
-PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
-    const NodeOptions& options = node_->options();
-    const Nanos began = now_ns();
-    const Nanos deadline = began + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
-    if (node_->fresh()) return raise_not_started();
-    for (std::size_t i = 0; i < load.count; ++i) {
-        Queued event{targets, {}, load.head, {}, {}, load.expires};
-        if (load.properties.size != 0) event.properties.assign(load.properties.data, load.properties.size);
-        if (load.events[i].size != 0) event.data.assign(load.events[i].data, load.events[i].size);
-        Outcome outcome;
-        bool full;
-        {
-            std::lock_guard lock(queue_mutex_);  // held for moments only, by whoever
-            full = queue_.size() >= capacity_;
-        }
-        if (full) brimmed_.store(true, std::memory_order_relaxed);
-        if (full && when_full_ == WhenFull::block) {
-            if (!may_wait("publish()", "publish_async()")) return nullptr;
-            waits_.fetch_add(1, std::memory_order_relaxed);
-            Released released;
-            Scheduler::Blocked blocked;
-            std::unique_lock lock(queue_mutex_);
-            make_room(lock, deadline, released.interrupted(), outcome);
-        }
-        if (!outcome.ok()) return raise_outcome(outcome, 0, kEventKind, now_ns() - began, load.before + i);
-        {
-            std::lock_guard lock(queue_mutex_);
-            event.head.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
-            event.head.time_ns = wall_clock_ns();
-            if (queue_.size() >= capacity_ && when_full_ == WhenFull::drop_newest) {
-                lose(event, gaps_);
-                continue;
-            }
-            event.gaps.swap(gaps_);
-            queue_.push_back(std::move(event));
-            if (queue_.size() > capacity_ && when_full_ == WhenFull::drop_oldest) {
-                const Queued oldest = std::move(queue_.front());
-                queue_.pop_front();
-                lose(oldest, queue_.front().gaps);
-            }
-        }
-        node_->scheduler().notify(*sender_);
-    }
-    Py_RETURN_NONE;
-}
-
-// Whoever it was for finds a gap before the event that has these gaps. With the queue's lock.
-void Publisher::lose(const Queued& event, Gaps& after) {
-    auto add = [&](const std::shared_ptr<Target>& target, std::uint32_t count) {
-        for (auto& [known, gap] : after) {
-            if (known == target) {
-                gap += count;
-                return;
-            }
-        }
-        after.emplace_back(target, count);
-    };
-    for (const auto& [target, gap] : event.gaps) add(target, gap);
-    for (const auto& target : event.targets) add(target, 1);
-    dropped_.fetch_add(1, std::memory_order_relaxed);
-}
-
-// On a scheduler thread.
-bool Publisher::send_queued(Nanos until, Sender& sender) {
-    for (;;) {
-        Queued event;
-        {
-            std::lock_guard lock(queue_mutex_);
-            if (queue_.empty()) return false;
-            event = std::move(queue_.front());
-            queue_.pop_front();
-            sending_ = true;
-            room_.notify_all();
-        }
-        const Sent sent{*this};
-        const Message data{event.data.data(), event.data.size()};
-        const Load load{event.head, {event.properties.data(), event.properties.size()}, &data, 1, event.expires};
-        if (load.expires == 0 || now_ns() < load.expires) {
-            Outcome outcome;
-            take(kNever, nullptr, outcome);
-            const Passed passed{*this};
-            for (const auto& [target, gap] : event.gaps) target->number += gap;
-            if (retains_) retain(load);
-            std::vector<Rest> rest;
-            send_what_goes(event.targets, load, rest);
-            std::uint16_t at = 0;
-            std::size_t left_over = 0;
-            const Nanos began = now_ns();
-            if (!rest.empty() &&
-                !send_rest(load, rest, began + node_->options().send_timeout, began, nullptr, at, left_over).ok()) {
-                dropped_.fetch_add(1, std::memory_order_relaxed);
-            }
-        } else {
-            std::lock_guard lock(queue_mutex_);
-            lose(event, queue_.empty() ? gaps_ : queue_.front().gaps);
-        }
-        sender.sent_.store(sender.sent_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        if (now_ns() >= until || sender.stop_early()) return true;
-    }
-}
-
 // Everything that goes at once; what does not is left in `rest`. With the mutex.
 void Publisher::send_what_goes(const Chosen& targets, const Load& load, std::vector<Rest>& rest) {
     for (const auto& target : targets) {
@@ -599,6 +488,7 @@ bool Publisher::settle() {
     const Passed passed{*this};
     bool all = true;
     if (!retained_) return true;
+    if (pending() != 0) return false;  // a newer one will be kept in a moment
     const Message data{retained_->data.data(), retained_->data.size()};
     const Load load{retained_->head,
                     {retained_->properties.data(), retained_->properties.size()},
@@ -652,7 +542,7 @@ void Publisher::settle_waiting() {
     const Passed passed{*this};
     if (!retained_) return;
     const Retained kept = *retained_;
-    if (asked && kept.head.sequence != judged) {  // there is a newer one: the next time
+    if ((asked && kept.head.sequence != judged) || pending() != 0) {  // there is a newer one: the next time
         owes_large_.store(true, std::memory_order_relaxed);
         return;
     }

@@ -15,6 +15,7 @@
 #include "bindings/quota.hpp"
 #include "bindings/route.hpp"
 #include "bindings/targets.hpp"
+#include "node/pump.hpp"
 
 namespace antiphon::python {
 
@@ -87,6 +88,8 @@ class Publisher : public Route {
     std::shared_ptr<Node> node() { return node_; }
 
    private:
+    static constexpr Nanos kLook = 100 * kMillisecond;  // for signals, and for the end of the node
+
     // What is to be published; the same for all targets.
     struct Load {
         EventHead head;
@@ -105,6 +108,9 @@ class Publisher : public Route {
         Target* target;
         std::size_t done;
         Attempt attempt;
+        // While it is not connected, of one in hand: until when that may be, and how often connecting had failed.
+        Nanos connect_by = 0;
+        std::uint64_t failures = 0;
     };
     struct Retained {
         EventHead head;
@@ -122,10 +128,29 @@ class Publisher : public Route {
         Nanos expires;
     };
 
+    // The event that was taken out of the queue, and those that have no room for it yet.
+    struct InHand {
+        Queued event;
+        std::vector<Rest> rest;
+        Nanos began;
+        bool failed = false;
+    };
+
     // With a share, or with an own queue: the scheduler's threads send, without the interpreter's lock.
-    class Sender : public Task {
+    class Sender : public Pump, public Alarm {
        public:
-        explicit Sender(Publisher& publisher) : publisher_(publisher) {}
+        explicit Sender(Publisher& publisher) : Pump(publisher.node_), publisher_(publisher) {}
+        void tick(Nanos, std::uint64_t, std::uint64_t) override { nudge(); }
+        void wait_at(Peer& peer, const Attempt& attempt) { wait_for(peer, attempt); }
+        // Too early does no harm: it is set again then.
+        void look_at(Nanos at) {
+            if (alarm_at_ > now_ns() && alarm_at_ <= at) return;
+            if (node_->timers().set(*this, at)) alarm_at_ = at;
+        }
+        void end() {
+            retire();
+            node_->timers().set(*this, kNever);
+        }
         bool run_slice(Nanos until) override { return publisher_.send_queued(until, *this); }
         std::uint64_t handled() const override { return sent_.load(std::memory_order_relaxed); }
         bool filled() override { return publisher_.brimmed_.exchange(false, std::memory_order_relaxed); }
@@ -134,11 +159,19 @@ class Publisher : public Route {
 
        private:
         Publisher& publisher_;
+        Nanos alarm_at_ = 0;
     };
 
     Chosen wanted(const Message& properties, const Verdict& verdict = {});
     void lose(const Queued& event, Gaps& after);
+    void unbind(const Chosen& targets);
     bool send_queued(Nanos until, Sender& sender);
+    bool send_while_time(Nanos until, Sender& sender);
+    bool take_next(Sender& sender);
+    bool send_parked(Sender& sender);
+    bool over(Rest& one, const Load& load, Nanos deadline);
+    void let_go();
+    static Load load_of(const Queued& event, const Message& data);
     PyObject* enqueue(const Chosen& targets, Load load);
     bool make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     PyObject* send(const Chosen& targets, Load load);
@@ -192,6 +225,7 @@ class Publisher : public Route {
     std::mutex mutex_;
     std::condition_variable passed_;
     bool taken_ = false;
+    bool sender_waits_ = false;  // for the turn
     std::atomic<std::thread::id> owner_{};
     bool try_take();
     bool take(Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
@@ -200,6 +234,14 @@ class Publisher : public Route {
     struct Passed {
         ~Passed() { publisher.pass(); }
         Publisher& publisher;
+    };
+    // As above, unless it is kept.
+    struct Turn {
+        ~Turn() {
+            if (!kept) publisher.pass();
+        }
+        Publisher& publisher;
+        bool kept = false;
     };
     // What was above the quota is a gap behind what was not, for whoever comes next.
     struct Beyond {
@@ -218,14 +260,7 @@ class Publisher : public Route {
     std::condition_variable room_;
     std::deque<Queued> queue_;
     bool sending_ = false;  // one that was taken out of it is on its way
-    struct Sent {
-        ~Sent() {
-            std::lock_guard lock(publisher.queue_mutex_);
-            publisher.sending_ = false;
-            publisher.room_.notify_all();
-        }
-        Publisher& publisher;
-    };
+    std::optional<InHand> hand_;  // of the task that sends, which has the turn as long
     // Somebody has found it full. Set by whoever publishes, taken by the thread that sends; a hint, relaxed.
     std::atomic<bool> brimmed_{false};
     Gaps gaps_;  // before the next one that comes

@@ -21,11 +21,29 @@ using Verdict = std::vector<std::uint64_t>;
 // How long one event may take that goes in fragments: a slow line carries 1 MiB in a second.
 inline Nanos large_patience(std::size_t bytes) { return (5 + static_cast<Nanos>(bytes >> 20)) * kSecond; }
 
+// For whom a large event is tried again: a receiver that makes no room for it is not waited for again and again.
+// Of one task.
+class LargePause {
+   public:
+    bool over(Nanos now) const { return now >= at_; }
+    Nanos at() const { return at_; }
+    Nanos grant_by(Nanos now) const { return now + (pause_ == 0 ? kSecond : kSecond / 2); }
+    void begin(Nanos now) {
+        pause_ = pause_ == 0 ? kSecond / 4 : std::min(2 * pause_, 2 * kSecond);
+        at_ = now + pause_;
+    }
+    void end() { pause_ = at_ = 0; }
+
+   private:
+    Nanos pause_ = 0, at_ = 0;
+};
+
 struct Target : std::enable_shared_from_this<Target> {
-    Target(Peer& peer_, OutFlow& flow_, std::uint64_t incarnation_, std::uint32_t epoch_,
+    Target(Peer& peer_, std::shared_ptr<OutFlow> way_, std::uint64_t incarnation_, std::uint32_t epoch_,
            std::shared_ptr<const match::Filter> where_, std::uint64_t content_, bool ends_)
         : peer(peer_),
-          flow(flow_),
+          way(std::move(way_)),
+          flow(*way),
           incarnation(incarnation_),
           epoch(epoch_),
           where(std::move(where_)),
@@ -41,7 +59,8 @@ struct Target : std::enable_shared_from_this<Target> {
     bool wants(std::string_view properties) const { return !where || where->matches(match::Properties(properties)); }
 
     Peer& peer;
-    OutFlow& flow;
+    const std::shared_ptr<OutFlow> way;
+    OutFlow& flow;  // the same
     const std::uint64_t incarnation;
     const std::uint32_t epoch;
     const std::shared_ptr<const match::Filter> where;  // null: whatever its properties

@@ -1,7 +1,6 @@
 #include "bindings/timer.hpp"
 
 #include <algorithm>
-#include <ctime>
 
 #include "bindings/event.hpp"
 
@@ -12,11 +11,7 @@ namespace {
 // A call that begins later than this part of its period, and than that, counts as late.
 constexpr Nanos kLatePart = 10, kLateLeast = kMillisecond;
 
-std::int64_t wall_clock_at(Nanos moment) {
-    timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return static_cast<std::int64_t>(t.tv_sec) * kSecond + t.tv_nsec - (now_ns() - moment);
-}
+std::int64_t wall_clock_at(Nanos moment) { return wall_clock_ns() - (now_ns() - moment); }
 
 }  // namespace
 

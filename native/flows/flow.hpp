@@ -56,11 +56,12 @@ class SessionCount {
     std::atomic<std::uint64_t> word_{0};
 };
 
-// The sender's side of a flow to one peer. Lives as long as its peer; sessions come and go.
+// The sender's side of a flow to one peer. Sessions come and go. Of a kind, it lives as long as its peer; of a
+// subscription, as long as somebody sends there.
 struct OutFlow {
     explicit OutFlow(std::uint16_t kind_) : kind(kind_) {}
 
-    const std::uint16_t kind;
+    std::uint16_t kind;  // the selector's, once it is in use
     // Set by the selector before the flow is published in the peer's table or the window is set.
     std::atomic<std::uint32_t> id{0};
     std::atomic<std::uint32_t> least_charge{0};
@@ -118,6 +119,9 @@ struct InFlow {
     // Set by the thread that finds a unit full, cleared by the selector before it takes the units.
     std::atomic<bool> credit_due{false};
     std::atomic<std::uint64_t> messages{0}, bytes{0};  // written by the reader of the channel
+    // Runs of it that are not finished: as long it stays. Raised by whoever makes or divides a run; the release of
+    // the last one pairs with the acquire of the selector, which may then take it away.
+    std::atomic<std::uint32_t> pins{0};
 };
 
 }  // namespace antiphon

@@ -82,7 +82,9 @@ inline constexpr std::uint16_t kVersionMin = 1;
 inline constexpr std::uint16_t kVersionMax = 1;
 // What both ends can do beyond that; used when both said so.
 inline constexpr std::uint32_t kPartFeature = 1;  // part to stay, and a bye with kParted
-inline constexpr std::uint32_t kFeatures = kPartFeature;
+inline constexpr std::uint32_t kLifeFeature = 2;  // a sign of life on each channel, not only on one of them
+inline constexpr std::uint32_t kUnbindFeature = 4;  // a bind with an empty name takes one back
+inline constexpr std::uint32_t kFeatures = kPartFeature | kLifeFeature | kUnbindFeature;
 inline constexpr std::string_view kParted = "\1";  // of a bye: nothing is wrong, and nothing is lost
 // No control frame is longer, so that a stranger cannot make us hold more.
 inline constexpr std::size_t kMaxControlBytes = 4096;

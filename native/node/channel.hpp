@@ -77,7 +77,8 @@ struct Channel : Watcher {
     std::uint32_t features = 0;
     std::string farewell;      // the peer's last word on the data direction
     std::uint64_t timer = 0;
-    Nanos last_written = 0;
+    Nanos last_written = 0, last_heard = 0;
+    std::uint64_t stranger = 0;  // its number among those who have not proven who they are; 0: it is none
     std::uint64_t wire_in = 0;
 };
 

@@ -241,14 +241,16 @@ void Node::accept_all() {
 }
 
 void Node::adopt_socket(int fd) {
-    std::size_t strangers = 0;
-    for (const Channel* channel : channels_) strangers += channel->peer == nullptr;
-    if (strangers >= kMaxStrangers) {
+    if (strangers_.size() >= kMaxStrangers) {
+        // The one that has been silent for longest: who means well has said who it is long before.
         refused_.fetch_add(1, std::memory_order_relaxed);
-        close_descriptor(fd);
-        return;
+        warn(0, "a connection was dropped: " + std::to_string(kMaxStrangers) +
+                    " others have not said who they are either, and it is the oldest of them");
+        close_channel(strangers_.begin()->second);
     }
     Channel* channel = new_channel(fd, false);
+    channel->stranger = ++next_stranger_;
+    strangers_.emplace(channel->stranger, channel);
     channel->state = tls_ && endpoint_of(fd).tcp() ? Channel::State::first_bytes : Channel::State::await_hello;
 }
 

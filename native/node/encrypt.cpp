@@ -7,6 +7,8 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <utility>
+
 #include "node/node.hpp"
 
 namespace antiphon {
@@ -99,18 +101,32 @@ void Node::tls_failed(Channel& channel, const std::string& reason) {
     if (mine) dial_failed(*peer, {Failure::Code::authentication, reason, address, ""}, true);
 }
 
-// New connections use the new ones; those that stand keep what they have.
+// New connections use the new ones; those that stand keep what they have. The helper looks at them: they may be on a
+// disk that does not answer.
 void Node::reload_certificates() {
-    auto times = tls::changed_at(options_.tls);
-    if (times == tls_times_ || times == tls_tried_) return;
-    tls_tried_ = times;
-    try {
-        tls_ = tls::Context::with_certificates(options_.tls);
-        tls_times_ = std::move(times);
-    } catch (const std::exception& error) {
-        // Half written, perhaps: looked at again when they change once more.
-        warn(0, std::string("the new certificates cannot be used, the old ones stay: ") + error.what());
-    }
+    if (std::exchange(tls_looking_, true)) return;
+    helper_.ask([this, files = options_.tls, known = tls_times_, tried = tls_tried_]() -> std::function<void()> {
+        auto times = tls::changed_at(files);
+        if (times == known || times == tried) return [this] { tls_looking_ = false; };
+        std::shared_ptr<tls::Context> made;
+        std::string error;
+        try {
+            made = tls::Context::with_certificates(files);
+        } catch (const std::exception& refused) {
+            error = refused.what();
+        }
+        return [this, times = std::move(times), made = std::move(made), error = std::move(error)] {
+            tls_looking_ = false;
+            tls_tried_ = times;
+            if (made) {
+                tls_ = made;
+                tls_times_ = times;
+            } else {
+                // Half written, perhaps: looked at again when they change once more.
+                warn(0, "the new certificates cannot be used, the old ones stay: " + error);
+            }
+        };
+    });
 }
 
 }  // namespace antiphon

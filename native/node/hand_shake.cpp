@@ -291,6 +291,7 @@ void Node::got_confirm(Channel& channel, std::string_view payload) {
     Peer& peer = peer_for(channel.claimed_id);
     settle_clash(channel, peer, [this, &channel, &peer] {
         channel.peer = &peer;
+        if (channel.stranger != 0) strangers_.erase(std::exchange(channel.stranger, 0));
         admit(channel);
     });
 }
@@ -426,7 +427,7 @@ void Node::opened(Channel& channel) {
     if (channel.timer != 0) selector_.cancel(channel.timer);
     channel.timer = 0;
     channel.state = State::open;
-    peer.last_heard = selector_.now();
+    channel.last_heard = channel.last_written = peer.last_heard = selector_.now();
     if (!peer.up) {
         peer.up = true;
         if (on_event_) {

@@ -20,7 +20,7 @@ void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16
         peer.send_back(Control::reserved, ByteWriter().put(id).put(granted).bytes());
         add_interest(peer, kWriteBack);
     };
-    if (flow >= flows_.size()) flow = 0;
+    const std::uint32_t account = known_flow(peer, flow) ? flow : 0;
     const auto asked = static_cast<std::size_t>(
         std::count_if(waiting_reservations_.begin(), waiting_reservations_.end(),
                       [&](const auto& waiting) { return waiting.peer == &peer; }));
@@ -30,26 +30,28 @@ void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16
         peer.assemblies.size() + asked >= kMostReservations) {
         return answer(0);
     }
-    if (!large_fits(flow, size)) {
+    if (!large_fits(account, size)) {
         waiting_reservations_.push_back({&peer, id, size, kind, flow, peer.in_session});
         return;
     }
-    use_large(flow, static_cast<std::int64_t>(size));
-    peer.assemblies[id] = {nullptr, size, 0, kind, flow, selector_.now()};
+    use_large(account, static_cast<std::int64_t>(size));
+    peer.assemblies[id] = {nullptr, size, 0, kind, flow, account, selector_.now()};
     answer(1);
 }
 
 // Within the budget, of which one flow may have half: messages for an inbox that nobody reads must not
 // keep out those for others. One message always fits.
 bool Node::large_fits(std::uint32_t flow, std::uint64_t size) const {
-    const std::uint64_t own = flow < large_by_flow_.size() ? large_by_flow_[flow] : 0;
+    const auto found = large_by_flow_.find(flow);
+    const std::uint64_t own = found == large_by_flow_.end() ? 0 : found->second;
     return (large_used_ == 0 || large_used_ + size <= options_.large_message_bytes) &&
            (own == 0 || own + size <= options_.large_message_bytes / 2);
 }
 
 void Node::use_large(std::uint32_t flow, std::int64_t bytes) {
-    if (flow >= large_by_flow_.size()) large_by_flow_.resize(flow + 1);
-    large_by_flow_[flow] += static_cast<std::uint64_t>(bytes);
+    std::uint64_t& used = large_by_flow_[flow];
+    used += static_cast<std::uint64_t>(bytes);
+    if (used == 0) large_by_flow_.erase(flow);
     large_used_ += static_cast<std::uint64_t>(bytes);
     large_now_.store(large_used_, std::memory_order_relaxed);
 }
@@ -82,13 +84,14 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     if (found == peer.assemblies.end()) return true;  // it was cancelled meanwhile
     Peer::Assembly& assembly = found->second;
     const bool last = (header.flags & kLast) != 0;
-    const std::uint32_t flow_id = header.flow < flows_.size() ? header.flow : 0;
     if (part.size() > assembly.size - assembly.filled || header.kind != assembly.kind ||
-        flow_id != assembly.flow ||
+        header.flow != assembly.asked_for ||
         last != (assembly.filled + part.size() == assembly.size)) {
         return false;
     }
-    InFlow& flow = in_flow(peer, flow_id);
+    // Gone, while a message on it came in for long: what is left of its account is that of flow 0.
+    InFlow* const known = known_flow(peer, assembly.flow);
+    InFlow& flow = known ? *known : in_flow(peer, 0);
     flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + kHeaderBytes + 8 + part.size(),
                      std::memory_order_relaxed);
     // Allocated by the first fragment, not by the promise of one.
@@ -130,9 +133,11 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     run.session = peer.in_session;
     run.bytes = static_cast<std::uint32_t>(assembly.size);
     run.count = run.last = 1;
-    run.charge = std::max(1u, least_charge(header.kind, header.flow));
-    overdrawn(peer, flow, run.charge);
-    run.flow = &flow;
+    if (known) {  // flow 0 was not charged for it
+        run.charge = std::max(1u, least_charge(header.kind, header.flow));
+        overdrawn(peer, flow, run.charge);
+    }
+    run.pin(flow);
     run.buffer = assembly.buffer;
     run.large_bytes = assembly.size;
     run.large_flow = assembly.flow;

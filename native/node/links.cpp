@@ -26,6 +26,7 @@ constexpr int kMostFrames = 64;                 // more need not be counted
 constexpr Nanos kLinger = 100 * kMicrosecond, kLongestLinger = kMillisecond;
 constexpr std::size_t kReadTurn = 1 << 20;
 constexpr int kDeadAfter = 5;  // heartbeats
+constexpr int kChannelDeadAfter = 15;  // of one, while the other is heard; a sign comes on each every four
 constexpr std::size_t kPeersPerTick = 64, kTicksPerBeat = 8;
 constexpr int kTlsTurns = 4;   // then the others have their turn
 
@@ -148,6 +149,7 @@ void Node::want_writable(Channel& channel, bool wanted) {
 
 void Node::close_channel(Channel* channel) {
     if (channel->timer != 0) selector_.cancel(channel->timer);
+    if (channel->stranger != 0) strangers_.erase(channel->stranger);
     std::erase(starved_, channel);
     if (Peer* peer = channel->peer) {
         if (peer->dialling == channel) peer->dialling = nullptr;
@@ -238,8 +240,8 @@ void Node::take_down(Peer& peer, const std::string& reason) {
                 if (flow->session == peer.sessions && !flow->withdrawn.load(std::memory_order_relaxed)) count_flow(*flow);
             }
         }
-        for (auto& flow : peer.old_flows) {
-            if (flow->session == peer.sessions) close_flow(*flow);
+        for (auto& old : peer.old_flows) {
+            if (old.flow->session == peer.sessions) close_flow(*old.flow);
         }
         close_flow(peer.unannounced);
     }
@@ -268,6 +270,8 @@ void Node::take_down(Peer& peer, const std::string& reason) {
         peer.up = false;
         if (on_event_) on_event_({Event::Type::disconnected, peer.id, text});
     }
+    // Nothing in it is for anybody. A thread that has just found the session over may still claim some of it.
+    if (Ring* ring = peer.ring.load(std::memory_order_relaxed)) ring->forget();
     peer.wake();
     if (finishing_) return check_drained();
     if (selector_.now() < peer.wanted_until.load(std::memory_order_relaxed) &&
@@ -339,7 +343,7 @@ void Node::read_control(Channel& channel) {
         return channel_failed(channel, channel.error(errno));
     }
     channel.wire_in += static_cast<std::uint64_t>(got);
-    if (channel.state == Channel::State::open) channel.peer->last_heard = selector_.now();
+    if (channel.state == Channel::State::open) channel.last_heard = channel.peer->last_heard = selector_.now();
     channel.control_in.append(bytes, static_cast<std::size_t>(got));
     std::size_t at = 0;
     while (channel.control_in.size() - at >= kHeaderBytes) {
@@ -395,7 +399,7 @@ void Node::read_data(Channel& channel) {
                                   got == 0 ? "the peer closed the connection" : channel.error(errno));
         }
         const auto bytes = static_cast<std::size_t>(got);
-        peer.last_heard = selector_.now();
+        channel.last_heard = peer.last_heard = selector_.now();
         peer.bytes_read.fetch_add(bytes, std::memory_order_relaxed);
         peer.reads.fetch_add(1, std::memory_order_relaxed);
         const bool fine = channel.parser->parse(bytes, sink);
@@ -450,9 +454,7 @@ void Node::write_back(Peer& peer) {
     }
     for (InFlow* flow : due) queue_credit(*flow);
     if (peer.confirm_all.exchange(false, std::memory_order_seq_cst)) {
-        for (auto& flow : peer.in_flows) {
-            if (flow) queue_credit(*flow, true);
-        }
+        for (auto& [id, flow] : peer.in_flows) queue_credit(*flow, true);
     }
     {
         std::lock_guard lock(peer.mutex);
@@ -590,6 +592,7 @@ void Node::start_sending(Peer& peer) {
     peer.block_left = 0;
     peer.attempts = 0;
     ++peer.connects;
+    drop_unused_flows(peer);  // of the lives before
     {
         // A producer that sees the session finds the windows of the last one gone.
         std::lock_guard lock(peer.mutex);
@@ -621,6 +624,7 @@ void Node::tick() {
     tick_due_ = now + options_.heartbeat / static_cast<Nanos>(turns);
     selector_.at(tick_due_, [this] { tick(); });  // whatever may go wrong below
     if (tick_turn_ == 0 && !options_.tls.empty()) reload_certificates();
+    if (tick_turn_ == 0) reclaim();
     for (Peer* peer : peers) {
         if (peer->in == nullptr && peer->out == nullptr) continue;
         // What we do not read, because no buffer is left or the node closes, cannot be heard.
@@ -634,6 +638,12 @@ void Node::tick() {
             take_down(*peer, std::string("no sign of life for ") + seconds + " s");
             continue;
         }
+        if (const Nanos silent = kChannelDeadAfter * std::max(options_.heartbeat, peer->heartbeat);
+            half_dead(*peer, now - silent)) {
+            take_down(*peer, "one of its two connections is dead: the other is heard, and nothing has come on this one for " +
+                                 std::to_string(silent / kSecond) + " s");
+            continue;
+        }
         if (hoards(*peer, 2 * dead)) {
             take_down(*peer, "it announced a large message, and sends nothing of it while others wait");
             continue;
@@ -645,29 +655,49 @@ void Node::tick() {
         show_life(*peer, alive, over);
         if (over) continue;
         if (peer->out) return_idle_windows(*peer);
+        drop_unused_flows(*peer);
+        if (peer->out) trim_ring(*peer);
         if (peer->out && listener_ < 0 && peer->id != id()) connect_for_peer(*peer);
     }
     keep_to_limit();
 }
 
-// A sign of life every other beat, if nothing else was written: on one of the two channels, in turn.
+// A sign of life every other beat, if nothing else was written: on one of the two channels, in turn. And on each of
+// them every fourth: a connection may be lost alone, where a firewall has forgotten it.
 void Node::show_life(Peer& peer, const std::string& alive, bool over) {
-    // Half a beat early, so that a beat is never missed by the length of a turn.
-    const Nanos due = selector_.now() - options_.heartbeat * 3 / 2;
     Channel* in = peer.in && peer.in->state == Channel::State::open ? peer.in : nullptr;
     Channel* out = !over && peer.out && peer.out->state == Channel::State::open ? peer.out : nullptr;
-    if ((in && in->last_written >= due) || (out && out->last_written >= due)) return;
+    // Half a beat early, so that a beat is never missed by the length of a turn.
+    auto quiet = [&](const Channel* channel, int beats) {
+        return channel != nullptr && channel->last_written < selector_.now() - beats * options_.heartbeat + options_.heartbeat / 2;
+    };
+    const bool silent = (in == nullptr || quiet(in, 2)) && (out == nullptr || quiet(out, 2));
+    bool on_in = quiet(in, 4), on_out = quiet(out, 4);
     // What is written behind data that the peer does not take may come too late.
     if (in && !in->out.empty()) in = nullptr;
     if (out && (out->watching & EPOLLOUT) != 0) out = nullptr;
-    peer.sign_on_out = !peer.sign_on_out;
-    if (out && (peer.sign_on_out || !in)) {
+    if (silent) {
+        peer.sign_on_out = !peer.sign_on_out;
+        on_out |= peer.sign_on_out || !in;
+        on_in |= !peer.sign_on_out || !out;
+    }
+    if (out && on_out) {
         peer.send_forward(Control::liveness, alive);
         write_out(peer);
-    } else if (in) {
+    }
+    in = peer.in;  // writing may have ended it
+    if (in && on_in && in->state == Channel::State::open && in->out.empty()) {
         peer.send_back(Control::liveness, alive);
         write_back(peer);
     }
+}
+
+bool Node::half_dead(const Peer& peer, Nanos before) const {
+    if ((peer.features & kLifeFeature) == 0 || std::max(peer.excused, away_until_) >= before) return false;
+    const auto dead = [&](const Channel* channel) {
+        return channel != nullptr && channel->state == Channel::State::open && channel->last_heard < before;
+    };
+    return dead(peer.in) || dead(peer.out);
 }
 
 // --- the last writes -------------------------------------------------------------------------------

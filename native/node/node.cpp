@@ -31,7 +31,6 @@ Node::Node(NodeOptions options)
       peers_(zeroed_table<std::atomic<Peer*>>(65536)),
       by_kind_(zeroed_table<std::atomic<Registration*>>(65536)) {
     if (!peers_ || !by_kind_) throw std::bad_alloc();
-    registrations_.push_back(nullptr);
     if (options_.id != 0) {
         id_.store(options_.id, std::memory_order_release);
     } else {
@@ -86,10 +85,10 @@ void Node::start() {
     selector_.post([this] {
         {
             std::lock_guard lock(mutex_);
-            for (auto& registration : registrations_) {
-                if (!registration) continue;
-                if (registration->flow >= flows_.size()) flows_.resize(registration->flow + 1);
-                flows_[registration->flow] = registration.get();
+            for (auto& [flow, registration] : registrations_) {
+                flows_.emplace(flow, registration.get());
+                registration->announced = true;
+                if (!registration->active.load(std::memory_order_acquire)) retired_.push_back({flow, selector_.now(), {}});
             }
         }
         if (listener_ >= 0) selector_.watch(listener_, EPOLLIN, &door_);
@@ -124,9 +123,7 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
     if (!phase_.compare_exchange_strong(phase, Phase::draining)) {
         if (phase == Phase::fresh && phase_.compare_exchange_strong(phase, Phase::closed)) {
             std::lock_guard lock(mutex_);
-            for (auto& registration : registrations_) {
-                if (registration) registration->queue->close();
-            }
+            for (auto& [flow, registration] : registrations_) registration->queue->close();
             return true;
         }
         // Somebody else closes: wait for that.
@@ -160,9 +157,7 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
     wake_everyone();
     {
         std::lock_guard lock(mutex_);
-        for (auto& registration : registrations_) {
-            if (registration) registration->queue->close();
-        }
+        for (auto& [flow, registration] : registrations_) registration->queue->close();
     }
     if (drain > 0) {
         selector_.post([this] {
@@ -205,9 +200,7 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
     if (stuck_handler_) scheduler_.leave();
     {
         std::lock_guard lock(mutex_);
-        for (auto& registration : registrations_) {
-            if (registration) registration->queue->clear();
-        }
+        for (auto& [flow, registration] : registrations_) registration->queue->clear();
     }
     {
         std::lock_guard lock(close_mutex_);
@@ -251,8 +244,8 @@ std::shared_ptr<Registration> Node::make_registration(std::uint16_t kind, std::u
         static_cast<std::uint32_t>(std::max<std::uint64_t>(1, registration->window / capacity));
     registration->queue = std::make_shared<TaskQueue>(when_full, capacity, options_.flow_window_bytes,
                                                       [this](Run& run) { finish(run); });
-    registration->flow = static_cast<std::uint32_t>(registrations_.size());
-    registrations_.push_back(registration);
+    registration->flow = next_flow_++;
+    registrations_.emplace(registration->flow, registration);
     return registration;
 }
 
@@ -354,15 +347,19 @@ std::vector<PeerStatistics> Node::statistics() {
                                        flow.window.load(std::memory_order_relaxed), flow.in_flight.count(session)});
             };
             for (auto& [kind, flow] : peer->out_flows) add_out(*flow);
-            for (auto& flow : peer->old_flows) add_out(*flow);
+            for (auto& old : peer->old_flows) add_out(*old.flow);
             {
                 std::lock_guard lock(peer->mutex);
                 for (auto& [key, flow] : peer->subscription_flows) add_out(*flow);
             }
             add_out(peer->unannounced);
-            for (std::uint32_t id = 0; id < peer->in_flows.size(); ++id) {
-                if (!peer->in_flows[id]) continue;
-                const InFlow& flow = *peer->in_flows[id];
+            s.messages_out += peer->past_out.messages;
+            s.bytes_out += peer->past_out.bytes;
+            s.credit_waits += peer->past_out.waits;
+            s.messages_in += peer->past_in.messages;
+            s.bytes_in += peer->past_in.bytes;
+            for (const auto& [id, known] : peer->in_flows) {
+                const InFlow& flow = *known;
                 const std::uint64_t messages = flow.messages.load(std::memory_order_relaxed);
                 const std::uint64_t bytes = flow.bytes.load(std::memory_order_relaxed);
                 s.messages_in += messages;
@@ -410,8 +407,10 @@ NodeCounters Node::counters() {
     c.answers = answers_.load(std::memory_order_relaxed);
     c.lost_answers = lost_answers_.load(std::memory_order_relaxed);
     std::lock_guard lock(mutex_);
-    for (const auto& registration : registrations_) {
-        if (registration && registration->topics) c.events_dropped += registration->queue->dropped();
+    c.registrations = registrations_.size();
+    c.events_dropped = events_dropped_;
+    for (const auto& [flow, registration] : registrations_) {
+        if (registration->topics) c.events_dropped += registration->queue->dropped();
     }
     return c;
 }

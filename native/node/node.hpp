@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -59,6 +60,7 @@ struct NodeOptions {
     Nanos request_timeout = 10 * kSecond;
     Nanos send_timeout = 30 * kSecond;
     Nanos heartbeat = kSecond;
+    Nanos rest = 10 * kSecond;  // until what belonged to a registration that was removed is forgotten
     Nanos spin = 0;  // how long a caller looks for its response before it sleeps, while that helps
     std::size_t max_connections = 0;  // peers; 0: no limit
     int threads = 2;
@@ -79,6 +81,7 @@ struct Outcome {
         too_large,
         closed,
         interrupted,
+        forbidden,  // by a group, to a minority of it
     };
     Code code = Code::ok;
     std::string text;
@@ -152,7 +155,8 @@ struct Registration {
     // Whoever sends to it learned of its flow from a bus or a group, not from this node's announcements of
     // kinds.
     bool told = false;
-    std::unique_ptr<TopicNames> topics;  // of a subscription
+    bool announced = false;  // the selector's: whoever is connected has heard of it
+    std::shared_ptr<TopicNames> topics;  // of a subscription
 };
 
 struct NodeCounters {
@@ -162,6 +166,7 @@ struct NodeCounters {
     std::uint64_t granted = 0, large_in_use = 0;
     std::uint64_t dismissed = 0;
     std::uint64_t events_dropped = 0;  // by subscriptions, also those that were closed
+    std::uint64_t registrations = 0;   // that are there, or were a moment ago
     std::uint64_t requests = 0, requests_open = 0, late_responses = 0, answers = 0, lost_answers = 0;
 };
 
@@ -237,6 +242,7 @@ class Node {
         Nanos connect_deadline = 0;
         std::uint64_t failures = 0;
         bool went = false;  // send_large: it was more than a wait for a connection
+        Nanos grant_by = kNever;     // send_large: nothing is sent if the other side has not made room by then
         std::uint32_t only_in = 0;   // send_large: in this session, or not at all
         std::uint32_t asked_in = 0;  // an answer: the session that its request came in, and it is worth
                                      // nothing after
@@ -262,14 +268,14 @@ class Node {
     void want_credit(Peer& peer, const Attempt& attempt);
 
     // --- topics (topics.cpp): attempts never block -------------------------------------------------
-    // The way to a subscription of that peer, which has told its flow and its least charge. It lives as
-    // long as the node.
-    OutFlow& subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
+    // The way to a subscription of that peer, which has told its flow and its least charge. To be kept by whoever
+    // sends there: what nobody has goes.
+    std::shared_ptr<OutFlow> subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t flow, std::uint32_t least_charge,
                                std::uint16_t kind = kEventKind);
     // Everything that a publisher says before its first event in a session.
     struct Binding {
         std::uint32_t topic, epoch;
-        std::string_view name;
+        std::string_view name;  // empty: there will be no more of it
         std::uint16_t origin;  // whose event it is, where it is passed on; else 0
         bool retains;
         bool recorded = false;       // its events come out of a log
@@ -290,6 +296,19 @@ class Node {
         explicit LongWait(Node& node)
             : node_(node), may_(node.long_waits_.fetch_add(1, std::memory_order_relaxed) < kMostLongWaits) {}
         ~LongWait() { node_.long_waits_.fetch_sub(1, std::memory_order_relaxed); }
+        explicit operator bool() const { return may_; }
+
+       private:
+        Node& node_;
+        const bool may_;
+    };
+    // One of the few scheduler threads that may send events in fragments out of logs, each of which waits for
+    // its receiver: a few who take nothing must not have them all. Others come back a little later.
+    class LargeWait {
+       public:
+        explicit LargeWait(Node& node)
+            : node_(node), may_(node.large_waits_.fetch_add(1, std::memory_order_relaxed) < kMostLargeWaits) {}
+        ~LargeWait() { node_.large_waits_.fetch_sub(1, std::memory_order_relaxed); }
         explicit operator bool() const { return may_; }
 
        private:
@@ -342,6 +361,12 @@ class Node {
     friend class Lead;
     static constexpr int kWarningsPerTick = 10;
     enum class Phase : int { fresh, running, draining, closing, closed };
+    // A registration that was removed, and whoever had opened its flow.
+    struct Retired {
+        std::uint32_t flow;
+        Nanos since;
+        std::vector<Peer*> senders;
+    };
 
     // send.cpp
     template <typename Fill>
@@ -399,6 +424,7 @@ class Node {
     void start_sending(Peer& peer);
     void tick();
     void show_life(Peer& peer, const std::string& alive, bool over);
+    bool half_dead(const Peer& peer, Nanos before) const;
     void warn(std::uint16_t peer, const std::string& text);
     void read_again(Channel& channel);
     bool read_channel(Channel& channel);
@@ -420,6 +446,13 @@ class Node {
     void in_ended(Peer& peer);
     void close_in(Peer& peer);
     void finish_parting(Peer& peer);
+
+    // reclaim.cpp: on the selector thread
+    std::unique_ptr<OutFlow> fresh_flow(Peer& peer, std::uint16_t kind);
+    void drop_unused_flows(Peer& peer);
+    void trim_ring(Peer& peer);
+    void reclaim();
+    bool reclaim(const Retired& retired);
 
     // encrypt.cpp: on the selector thread
     void begin(Channel& channel);
@@ -451,7 +484,9 @@ class Node {
     bool forward_control(Channel& channel, Peer& peer, const Header& header, std::string_view payload);
     std::uint32_t least_charge(std::uint16_t kind, std::uint32_t flow);
     Registration* registration_for(std::uint16_t kind, std::uint32_t flow);
-    InFlow& in_flow(Peer& peer, std::uint32_t flow);
+    InFlow& in_flow(Peer& peer, std::uint32_t id);
+    InFlow* known_flow(Peer& peer, std::uint32_t id);
+    void discard(Peer& peer, const RunView& view);
     void park(Peer& peer, const RunView& view);
     void park_run(Registration& registration, Run run);
     bool got_response(Peer& peer, const Header& header, std::string_view payload);
@@ -517,6 +552,8 @@ class Node {
     std::optional<Identity> found_;  // with its mutex
     static constexpr int kMostLongWaits = 16;  // half of the scheduler's threads
     std::atomic<int> long_waits_{0};
+    static constexpr int kMostLargeWaits = 12;
+    std::atomic<int> large_waits_{0};  // both are only counts
     std::atomic<std::uint16_t> broker_{0};
     std::atomic<bool> id_settled_{false};  // others know it: no other is drawn
     struct Promise {
@@ -524,7 +561,9 @@ class Node {
         Nanos until = 0;
     };
     std::map<std::uint16_t, Promise> promises_;  // the selector's: of ids to those who have asked with them
-    std::vector<std::shared_ptr<Registration>> registrations_;  // by flow id; [0] is null
+    std::map<std::uint32_t, std::shared_ptr<Registration>> registrations_;  // by flow id
+    std::uint32_t next_flow_ = 1;  // no id is given twice: peers may send to one long after it has gone
+    std::uint64_t events_dropped_ = 0;  // by those that are no more
     std::string address_, bound_address_;
 
     // the selector's
@@ -538,8 +577,12 @@ class Node {
     Address listen_address_;
     std::shared_ptr<tls::Context> tls_;  // for new connections; null: none is encrypted
     std::vector<std::int64_t> tls_times_, tls_tried_;  // when its files had changed, and those of the last try
+    bool tls_looking_ = false;  // the helper looks at them
     std::unordered_set<Channel*> channels_;
-    std::vector<Registration*> flows_;  // by flow id, for the parser
+    std::map<std::uint64_t, Channel*> strangers_;  // accepted, and not proven to be anybody; the oldest first
+    std::uint64_t next_stranger_ = 0;
+    std::unordered_map<std::uint32_t, Registration*> flows_;  // by flow id, for the parser
+    std::deque<Retired> retired_;
     std::vector<Channel*> starved_;
     std::atomic<bool> buffer_returned_{false};
     std::deque<std::pair<Peer*, std::uint32_t>> waiting_opens_;
@@ -551,7 +594,7 @@ class Node {
     };
     std::deque<WaitingReservation> waiting_reservations_;
     std::uint64_t granted_ = 0, large_used_ = 0;
-    std::vector<std::uint64_t> large_by_flow_;
+    std::unordered_map<std::uint32_t, std::uint64_t> large_by_flow_;
     std::atomic<std::uint64_t> granted_now_{0}, large_now_{0};
     Nanos tick_due_ = kNever, away_until_ = 0;
     std::size_t tick_turn_ = 0;

@@ -104,9 +104,9 @@ bool Node::hold(Peer& peer) {
 bool Node::all_handled(const Peer& peer) const {
     const Ring* ring = peer.ring.load(std::memory_order_relaxed);
     if (peer.out && ring && ring->head() != ring->tail()) return false;
-    return std::all_of(peer.in_flows.begin(), peer.in_flows.end(), [](const auto& flow) {
-        return !flow || flow->messages.load(std::memory_order_relaxed) ==
-                            flow->handled_messages.load(std::memory_order_seq_cst);
+    return std::all_of(peer.in_flows.begin(), peer.in_flows.end(), [](const auto& entry) {
+        const InFlow& flow = *entry.second;
+        return flow.messages.load(std::memory_order_relaxed) == flow.handled_messages.load(std::memory_order_seq_cst);
     });
 }
 

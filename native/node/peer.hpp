@@ -11,6 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -150,7 +151,8 @@ class Peer {
     std::uint64_t first_flush = 0;  // of this session: those before it are answered by nobody
     std::vector<InFlow*> credits_due;
     // To subscriptions, by the life of the peer and the flow: made by publishers, changed by the selector.
-    std::map<std::pair<std::uint64_t, std::uint32_t>, std::unique_ptr<OutFlow>> subscription_flows;
+    // Those that nobody has but this list are dropped, with the selector's turn.
+    std::map<std::pair<std::uint64_t, std::uint32_t>, std::shared_ptr<OutFlow>> subscription_flows;
     std::string forward;  // control frames for the channel we send on; written at frame boundaries
     std::string back;     // control frames for the channel we receive on
     std::atomic<int> flushes{0};  // asked for and not answered
@@ -172,7 +174,7 @@ class Peer {
     Nanos ask_again = 0;  // it said that it needs the connection
     int refusals = 0;     // how often, one after the other
     bool ending = false;  // and it is done
-    std::uint32_t features = 0;  // that both ends have
+    std::atomic<std::uint32_t> features{0};  // that both ends have; written by the selector, before a session begins
     std::atomic<std::uint64_t> incarnation{0};  // set before the session, and read by publishers
     std::string explicit_address;  // under mutex: add_peer and remove_peer change it
     std::string learned_address;
@@ -196,17 +198,26 @@ class Peer {
     std::size_t lane_written = 0;
     std::uint64_t block_left = 0;  // bytes of the ring up to the next known frame boundary; token
     bool lingering = false;        // the selector looks at the ring again in a moment
+    std::uint64_t seen_head = 0, trimmed_head = 0;  // of the ring: at the last beat, and when its pages were last freed
     bool out_blocked = false;      // the socket takes no more; token
     std::map<std::uint16_t, std::unique_ptr<OutFlow>> out_flows;
-    // Flows whose kind was registered anew under another id: threads may still hold them.
-    std::vector<std::unique_ptr<OutFlow>> old_flows;
-    std::vector<std::unique_ptr<InFlow>> in_flows;  // by flow id; under mutex while it grows
+    // Flows whose kind was registered anew under another id, the oldest first: threads may still hold them.
+    struct OldFlow {
+        std::unique_ptr<OutFlow> flow;
+        Nanos since;
+    };
+    std::deque<OldFlow> old_flows;
+    std::unordered_map<std::uint32_t, std::unique_ptr<InFlow>> in_flows;  // by flow id
+    // What went and came by flows that are no more.
+    struct Past {
+        std::uint64_t messages = 0, bytes = 0, waits = 0;
+    } past_out, past_in;
 
     struct Assembly {
         Buffer* buffer;
         std::uint64_t size, filled;
         std::uint16_t kind;
-        std::uint32_t flow;
+        std::uint32_t asked_for, flow;  // the flow as it came, and the one whose part of the budget it takes
         Nanos touched;
     };
     std::unordered_map<std::uint64_t, Assembly> assemblies;

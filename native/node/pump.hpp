@@ -33,10 +33,17 @@ class Pump : public Task, public Sleeper, public std::enable_shared_from_this<Pu
             if (std::find(parked_.begin(), parked_.end(), &peer) != parked_.end()) return;
             parked_.push_back(&peer);
         }
-        peer.park(weak_from_this());
+        try {
+            peer.park(weak_from_this());
+        } catch (...) {
+            std::lock_guard lock(parking_);
+            std::erase(parked_, &peer);
+            throw;
+        }
     }
     // What an attempt to send found is seen to: credit is asked for, a connection is wanted, and the next
-    // change of the peer is heard of.
+    // change of the peer is heard of. Also after the last look: that may have found something else than the one
+    // before, which nobody has asked for yet.
     void wait_for(Peer& peer, const Attempt& attempt) {
         park(peer);
         if (attempt.status == Attempt::Status::no_credit) node_->want_credit(peer, attempt);

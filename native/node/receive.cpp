@@ -18,7 +18,6 @@ constexpr int kIdleTicks = 5;
 constexpr int kHastyIdleTicks = 120;
 // More than a sender of ours ever has at once; a peer that asks for more wants our memory.
 constexpr int kMostFlushes = 4096;
-constexpr std::size_t kMostOldFlows = 65536;
 
 }  // namespace
 
@@ -79,6 +78,7 @@ std::uint32_t Node::messages_per_credit(const Run& run) {
 void Node::finish(Run& run) {
     if (run.request && !run.begun && run.buffer) refuse_requests(run, 0, false);
     progress(run, run.count);
+    if (run.flow) std::exchange(run.flow, nullptr)->pins.fetch_sub(1, std::memory_order_release);
     if (run.buffer) run.buffer->release();
     run.buffer = nullptr;
     if (run.large_bytes != 0) {
@@ -128,15 +128,18 @@ Registration* Node::registration_for(std::uint16_t kind, std::uint32_t flow) {
     return registration;
 }
 
-InFlow& Node::in_flow(Peer& peer, std::uint32_t flow) {
-    if (flow >= peer.in_flows.size() || !peer.in_flows[flow]) {
-        Registration* registration = flow < flows_.size() ? flows_[flow] : nullptr;
-        std::lock_guard lock(peer.mutex);
-        if (flow >= peer.in_flows.size()) peer.in_flows.resize(flow + 1);
-        peer.in_flows[flow] = std::make_unique<InFlow>(&peer, registration);
-        peer.in_flows[flow]->handled.reset(peer.in_session);
-    }
-    return *peer.in_flows[flow];
+InFlow& Node::in_flow(Peer& peer, std::uint32_t id) {
+    if (const auto found = peer.in_flows.find(id); found != peer.in_flows.end()) return *found->second;
+    auto flow = std::make_unique<InFlow>(&peer, flow_of(id));
+    flow->handled.reset(peer.in_session);
+    return *peer.in_flows.emplace(id, std::move(flow)).first->second;
+}
+
+// Null: the peer was never given that flow, or it is long gone.
+InFlow* Node::known_flow(Peer& peer, std::uint32_t id) {
+    if (id == 0) return &in_flow(peer, 0);
+    const auto found = peer.in_flows.find(id);
+    return found == peer.in_flows.end() ? nullptr : found->second.get();
 }
 
 void Node::park(Peer& peer, const RunView& view) {
@@ -145,9 +148,13 @@ void Node::park(Peer& peer, const RunView& view) {
     if (phase_.load(std::memory_order_acquire) != Phase::running) return;
     peer.use(now_ns());  // the selector's own time stands still while others read
     Registration* registration = registration_for(view.first.kind, view.first.flow);
-    // A flow that does not exist any more had its credit withdrawn with it.
-    const std::uint32_t id = view.first.flow < flows_.size() ? view.first.flow : 0;
-    InFlow& flow = in_flow(peer, id);
+    InFlow* const known = known_flow(peer, view.first.flow);
+    if (known == nullptr) {
+        const Registration* there = flow_of(view.first.flow);
+        if (there == nullptr || !there->active.load(std::memory_order_acquire)) return discard(peer, view);
+    }
+    // One that it has not opened: it has no credit there.
+    InFlow& flow = known ? *known : in_flow(peer, view.first.flow);
     flow.messages.store(flow.messages.load(std::memory_order_relaxed) + view.count, std::memory_order_relaxed);
     flow.bytes.store(flow.bytes.load(std::memory_order_relaxed) + view.bytes, std::memory_order_relaxed);
     Run run;
@@ -159,7 +166,7 @@ void Node::park(Peer& peer, const RunView& view) {
     run.bytes = view.bytes;
     run.count = run.last = view.count;
     run.charge = view.charge;
-    run.flow = &flow;
+    run.pin(flow);
     run.arrived = selector_.now();
     if (overdrawn(peer, flow, view.charge)) return finish(run);
     if (registration != nullptr && registration->queue->when_full() == WhenFull::block &&
@@ -180,7 +187,12 @@ void Node::park(Peer& peer, const RunView& view) {
     }
     if (pool_->pressed()) {
         // Few buffers are left: this run must not hold a whole one.
-        run.buffer = Buffer::standalone(view.bytes);
+        try {
+            run.buffer = Buffer::standalone(view.bytes);
+        } catch (const std::bad_alloc&) {
+            flow.pins.fetch_sub(1, std::memory_order_release);  // nobody will finish it
+            throw;
+        }
         std::memcpy(run.buffer->data(), view.buffer->data() + view.offset, view.bytes);
         run.offset = 0;
     } else {
@@ -188,6 +200,24 @@ void Node::park(Peer& peer, const RunView& view) {
         run.buffer->retain();
     }
     park_run(*registration, std::move(run));
+}
+
+// What comes on a flow that there is not, and so has no credit: a sender that was told so keeps nothing back that
+// was under way, and that may be much. It takes no memory, and is no reason to part.
+void Node::discard(Peer& peer, const RunView& view) {
+    unknown_kind_.fetch_add(view.count, std::memory_order_relaxed);
+    if ((view.first.flags & kRequest) == 0) return;
+    Run run;
+    run.shape = view.first.flags & kPacked ? Run::Shape::packed : Run::Shape::frames;
+    run.offset = view.offset;
+    run.bytes = view.bytes;
+    run.last = view.count;
+    run.session = peer.in_session;
+    run.buffer = view.buffer;
+    run.pin(in_flow(peer, 0));
+    refuse_requests(run, view.first.kind, true);
+    run.buffer = nullptr;
+    finish(run);
 }
 
 // Books what came. A sender that keeps to its credit never has more under way than the largest window
@@ -259,11 +289,11 @@ void Node::share_window(Registration& registration) {
 void Node::open_flow(Peer& peer, std::uint32_t id) {
     if (id == 0) return;
     Registration* registration = flow_of(id);
-    if (registration == nullptr) return;  // it was never given out, not in this life
-    if (!registration->active.load(std::memory_order_acquire)) {
-        // A kind was withdrawn before; a subscription only from those who had opened it.
-        if (!registration->told) return;
-        peer.send_back(Control::withdraw, announcement(*registration), id);
+    if (registration == nullptr || !registration->active.load(std::memory_order_acquire)) {
+        // A kind was withdrawn before; a subscription only from those who had opened it. What is quite gone may
+        // have been one.
+        if (registration != nullptr && !registration->told) return;
+        peer.send_back(Control::withdraw, ByteWriter().put(kEventKind).put(std::uint32_t{0}).bytes(), id);
         add_interest(peer, kWriteBack);
         return;
     }
@@ -287,8 +317,7 @@ void Node::open_flow(Peer& peer, std::uint32_t id) {
 bool Node::make_room(std::uint64_t bytes) {
     while (granted_ + bytes > options_.receive_bytes && granted_ != 0) {
         InFlow* largest = nullptr;
-        for (Registration* registration : flows_) {
-            if (registration == nullptr) continue;
+        for (const auto& [id, registration] : flows_) {
             const std::uint32_t least = std::max(kLeastWindow, registration->least_charge);
             for (InFlow* sender : registration->senders) {
                 if (sender->window > least && (!largest || sender->window > largest->window)) largest = sender;
@@ -302,8 +331,9 @@ bool Node::make_room(std::uint64_t bytes) {
 }
 
 void Node::shut_flow(Peer& peer, std::uint32_t id) {
-    if (id >= peer.in_flows.size() || !peer.in_flows[id]) return;
-    InFlow& flow = *peer.in_flows[id];
+    const auto found = peer.in_flows.find(id);
+    if (found == peer.in_flows.end()) return;
+    InFlow& flow = *found->second;
     granted_ -= flow.window;
     granted_now_.store(granted_, std::memory_order_relaxed);
     flow.window = 0;
@@ -361,8 +391,8 @@ void Node::return_idle_windows(Peer& peer) {
 // --- announcements ---------------------------------------------------------------------------------
 
 void Node::announce_all(Channel& channel) {
-    for (const Registration* registration : flows_) {
-        if (registration && !registration->told && registration->active.load(std::memory_order_acquire)) {
+    for (const auto& [id, registration] : flows_) {
+        if (!registration->told && registration->active.load(std::memory_order_acquire)) {
             append_frame(channel.out, Control::announce, announcement(*registration), registration->flow);
         }
     }
@@ -374,21 +404,20 @@ void Node::announce_all(Channel& channel) {
 }
 
 void Node::announce(Registration& registration) {
-    if (registration.flow >= flows_.size()) flows_.resize(registration.flow + 1);
-    // The start may have taken it in already.
-    if (registration.active.load(std::memory_order_acquire) && flows_[registration.flow] == &registration) return;
     const bool active = registration.active.load(std::memory_order_acquire);
-    if (active) flows_[registration.flow] = &registration;
-    std::vector<Peer*> peers;
+    // The start may have taken it in already.
+    if (active && std::exchange(registration.announced, true)) return;
+    if (active) flows_.emplace(registration.flow, &registration);
+    std::vector<Peer*> peers, senders;
     {
         std::lock_guard lock(mutex_);
         for (auto& peer : peer_list_) peers.push_back(peer.get());
     }
     for (Peer* peer : peers) {
         if (active && registration.told) break;  // the bus or the group tells whom it concerns
-        if (registration.told && (registration.flow >= peer->in_flows.size() || !peer->in_flows[registration.flow])) {
-            continue;  // it has never asked for it
-        }
+        const bool opened = peer->in_flows.contains(registration.flow);
+        if (!active && opened) senders.push_back(peer);
+        if (registration.told && !opened) continue;  // it has never asked for it
         if (peer->in == nullptr || peer->in->state != Channel::State::open) continue;
         peer->send_back(active ? Control::announce : Control::withdraw, announcement(registration),
                         registration.flow);
@@ -401,6 +430,7 @@ void Node::announce(Registration& registration) {
         }
         granted_now_.store(granted_, std::memory_order_relaxed);
         registration.senders.clear();
+        retired_.push_back({registration.flow, selector_.now(), std::move(senders)});
         retry_opens();
     }
 }
@@ -428,17 +458,24 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
             const auto kind = reader.get<std::uint16_t>();
             const auto least = reader.get<std::uint32_t>();
             if (!reader.ok() || header.flow == 0) return false;
-            auto& flow = peer.out_flows[kind];
+            const auto found = peer.out_flows.find(kind);
+            OutFlow* flow = found == peer.out_flows.end() ? nullptr : found->second.get();
             const std::uint32_t known = flow ? flow->id.load(std::memory_order_relaxed) : 0;
-            if (known != 0 && known != header.flow) {
-                // Never two ids for one object within a session: a thread that still uses the old one
-                // would charge the new.
-                if (peer.old_flows.size() >= kMostOldFlows) return false;
-                flow->in_flight.reset(0);
-                flow->window.store(UINT32_MAX, std::memory_order_seq_cst);  // whoever waits goes on
-                peer.old_flows.push_back(std::move(flow));
+            if (flow == nullptr || (known != 0 && known != header.flow)) {
+                auto fresh = fresh_flow(peer, kind);
+                if (!fresh) return false;
+                if (flow == nullptr) {
+                    flow = peer.out_flows.emplace(kind, std::move(fresh)).first->second.get();
+                } else {
+                    // Never two ids for one object within a session: a thread that still uses the old one
+                    // would charge the new.
+                    Peer::OldFlow& old = peer.old_flows.emplace_back();
+                    flow->in_flight.reset(0);
+                    flow->window.store(UINT32_MAX, std::memory_order_seq_cst);  // whoever waits goes on
+                    old = {std::exchange(found->second, std::move(fresh)), selector_.now()};
+                    flow = found->second.get();
+                }
             }
-            if (!flow) flow = std::make_unique<OutFlow>(kind);
             flow->session = peer.sessions;
             flow->id.store(header.flow, std::memory_order_relaxed);
             flow->least_charge.store(least, std::memory_order_relaxed);
@@ -447,7 +484,7 @@ bool Node::back_control(Peer& peer, const Header& header, std::string_view paylo
             flow->confirmed = 0;
             flow->at_session_start = flow->messages.load(std::memory_order_relaxed);
             flow->in_flight.reset(peer.sessions);
-            peer.kinds.set(kind, flow.get());
+            peer.kinds.set(kind, flow);
             peer.wake();
             return true;
         }
@@ -556,9 +593,9 @@ void Node::when_handled(Peer& peer, std::function<void()> call) {
         registration.queue->push(std::move(run));
     };
     bool elsewhere = false;  // some may lie in queues that their flow does not name
-    for (auto& flow : peer.in_flows) {
-        if (!flow || flow->messages.load(std::memory_order_relaxed) ==
-                         flow->handled_messages.load(std::memory_order_seq_cst)) {
+    for (auto& [id, flow] : peer.in_flows) {
+        if (flow->messages.load(std::memory_order_relaxed) ==
+            flow->handled_messages.load(std::memory_order_seq_cst)) {
             continue;
         }
         elsewhere |= !flow->registration || !flow->registration->active.load(std::memory_order_acquire);
@@ -568,10 +605,10 @@ void Node::when_handled(Peer& peer, std::function<void()> call) {
     std::vector<std::shared_ptr<Registration>> all;
     {
         std::lock_guard lock(mutex_);
-        all = registrations_;
+        for (const auto& [id, registration] : registrations_) all.push_back(registration);
     }
     for (auto& registration : all) {
-        if (registration && registration->active.load(std::memory_order_acquire)) mark(*registration);
+        if (registration->active.load(std::memory_order_acquire)) mark(*registration);
     }
 }
 
@@ -662,9 +699,8 @@ void Node::drop_receiving(Peer& peer) {
     }
     peer.assemblies.clear();
     std::erase_if(waiting_opens_, [&](const auto& waiting) { return waiting.first == &peer; });
-    for (std::uint32_t id = 0; id < peer.in_flows.size(); ++id) {
-        if (!peer.in_flows[id]) continue;
-        InFlow& flow = *peer.in_flows[id];
+    for (auto& [id, known] : peer.in_flows) {
+        InFlow& flow = *known;
         flow.handled.reset(peer.in_session + 1);  // the session that the next channel will have
         flow.credit_due.store(false, std::memory_order_seq_cst);
         flow.outstanding = 0;

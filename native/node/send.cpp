@@ -404,6 +404,7 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, 
     const std::uint32_t charge =
         flags == kResponse ? 0 : std::max(1u, flow->least_charge.load(std::memory_order_relaxed));
     const std::size_t size = prefix.size + message.size;
+    const Nanos deadline = std::exchange(sending.deadline, std::min(sending.deadline, sending.grant_by));
     while (charge != 0) {
         const std::uint32_t window = flow->window.load(std::memory_order_acquire);
         if (flow->in_flight.add(session, charge, window)) break;
@@ -437,6 +438,7 @@ Outcome Node::send_large(Sending& sending, std::uint16_t kind, Message message, 
         }
         peer.reservations.erase(id);
     }
+    sending.deadline = deadline;
 
     if (outcome.ok()) {
         const std::size_t most =

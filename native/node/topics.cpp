@@ -24,7 +24,7 @@ std::shared_ptr<Registration> Node::add_subscription(
         std::lock_guard lock(mutex_);
         registration = make_registration(kEventKind, capacity, when_full);
         registration->told = true;
-        registration->topics = std::make_unique<TopicNames>();
+        registration->topics = std::make_shared<TopicNames>();
         prepare(registration);
     }
     if (phase_.load(std::memory_order_acquire) == Phase::running) {
@@ -52,6 +52,15 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
     if (registration == nullptr || !registration->topics || !registration->active.load(std::memory_order_acquire)) {
         return true;
     }
+    if (name.empty()) {
+        // What came before it needs the name until it is handled.
+        Run mark;
+        mark.barrier = std::make_shared<Barrier>([this, topics = registration->topics, source = peer.id, topic, epoch] {
+            if (!forked()) topics->unbind(source, topic, epoch);
+        });
+        registration->queue->push(std::move(mark));
+        return true;
+    }
     registration->topics->bind(peer.id, topic,
                                {std::move(name), origin, (flags & kRetains) != 0, epoch, peer.in_session,
                                 (flags & kRecorded) != 0, producer, first, store});
@@ -60,27 +69,28 @@ bool Node::got_bind(Peer& peer, std::uint32_t flow, std::string_view payload) {
 
 // A registration by its flow. One that is quite new may not have reached the selector's own list yet.
 Registration* Node::flow_of(std::uint32_t id) {
-    if (id < flows_.size() && flows_[id] != nullptr) return flows_[id];
+    if (const auto found = flows_.find(id); found != flows_.end()) return found->second;
     std::lock_guard lock(mutex_);
-    if (id >= registrations_.size() || !registrations_[id]) return nullptr;
-    if (id >= flows_.size()) flows_.resize(id + 1);
-    return flows_[id] = registrations_[id].get();
+    const auto found = registrations_.find(id);
+    if (found == registrations_.end()) return nullptr;
+    flows_.emplace(id, found->second.get());
+    return found->second.get();
 }
 
 // --- the publisher -----------------------------------------------------------------------------------
 
-OutFlow& Node::subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t id, std::uint32_t least_charge,
-                                 std::uint16_t kind) {
+std::shared_ptr<OutFlow> Node::subscription_flow(Peer& peer, std::uint64_t incarnation, std::uint32_t id,
+                                                 std::uint32_t least_charge, std::uint16_t kind) {
     std::lock_guard lock(peer.mutex);
     auto& flow = peer.subscription_flows[{incarnation, id}];
     if (!flow) {
-        flow = std::make_unique<OutFlow>(kind);
+        flow = std::make_shared<OutFlow>(kind);
         flow->id.store(id, std::memory_order_relaxed);
         flow->least_charge.store(least_charge, std::memory_order_relaxed);
         // A session that begins at this moment comes to the same after us.
         begin_session(*flow, peer.session.load(std::memory_order_seq_cst));
     }
-    return *flow;
+    return flow;
 }
 
 Attempt Node::try_bind(Peer& peer, OutFlow& flow, std::uint32_t session, const Binding& binding) {

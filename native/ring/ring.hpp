@@ -37,7 +37,9 @@ class Ring {
     bool claim(std::size_t bytes, std::uint64_t& position) {
         std::uint64_t tail = tail_.load(std::memory_order_relaxed);
         do {
-            if (tail + bytes - head_.load(std::memory_order_acquire) > capacity_) return false;
+            while (tail + bytes - head_.load(std::memory_order_acquire) > capacity_) {
+                if (full(tail, bytes)) return false;
+            }
         } while (!tail_.compare_exchange_weak(tail, tail + bytes, std::memory_order_seq_cst,
                                               std::memory_order_relaxed));
         position = tail;
@@ -96,10 +98,36 @@ class Ring {
     std::uint64_t tail() const { return tail_.load(std::memory_order_seq_cst); }
     std::uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
 
-    // Frees the pages of an idle ring. Only while it is empty and nobody can claim.
+    // Frees the pages, whatever is in them. Only while nobody needs it.
     void forget() { memory_.forget(); }
+    // Frees the pages of a ring that is empty; false, and nothing has changed, when it is not. All of it is claimed
+    // meanwhile, and whoever wants some waits for that moment.
+    bool vacate() {
+        std::uint64_t tail = tail_.load(std::memory_order_seq_cst);
+        if (head_.load(std::memory_order_relaxed) != tail || committed_.load(std::memory_order_seq_cst) != tail) {
+            return false;
+        }
+        vacating_.store(true, std::memory_order_seq_cst);
+        const bool alone = tail_.compare_exchange_strong(tail, tail + capacity_, std::memory_order_seq_cst);
+        if (alone) {
+            memory_.forget();
+            committed_.store(tail + capacity_, std::memory_order_seq_cst);
+            head_.store(tail + capacity_, std::memory_order_seq_cst);
+        }
+        vacating_.store(false, std::memory_order_seq_cst);
+        return alone;
+    }
 
    private:
+    // Whether there is no room behind `tail`, which may be an old one: then it is the present one afterwards. A ring
+    // whose pages are being freed is not full, and has room in a moment.
+    bool full(std::uint64_t& tail, std::size_t bytes) const {
+        for (Spin spin; vacating_.load(std::memory_order_seq_cst);) spin.once();
+        const std::uint64_t now = tail_.load(std::memory_order_seq_cst);
+        const bool same = now == tail;
+        tail = now;
+        return same && tail + bytes - head_.load(std::memory_order_seq_cst) > capacity_;
+    }
     std::size_t offset(std::uint64_t position) const {
         return static_cast<std::size_t>(position) & (capacity_ - 1);
     }
@@ -114,6 +142,8 @@ class Ring {
     // Written by the consumer; its release pairs with the acquire in claim, so that a producer
     // never writes over bytes that the socket has not taken.
     alignas(64) std::atomic<std::uint64_t> head_{0};
+    // By the consumer: all of it is claimed for a moment, but it is not full. Read only where no room is found.
+    std::atomic<bool> vacating_{false};
 };
 
 }  // namespace antiphon

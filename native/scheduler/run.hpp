@@ -53,6 +53,17 @@ struct Run {
     std::shared_ptr<Barrier> barrier;
 
     std::uint32_t size() const { return last - first; }
+    void pin(InFlow& from) {
+        flow = &from;
+        from.pins.fetch_add(1, std::memory_order_relaxed);
+    }
+    // Another run of the same messages, to be finished by itself.
+    Run share() const {
+        Run other = *this;
+        if (buffer) buffer->retain();
+        if (flow) flow->pins.fetch_add(1, std::memory_order_relaxed);
+        return other;
+    }
 };
 
 // Walks the messages of a run.

@@ -22,8 +22,7 @@ namespace {
 // Messages that are cut off a run: whoever asked is to be told.
 void lose(const Run& run, std::uint32_t first, std::uint32_t last, std::vector<Run>& dropped) {
     if (!run.request || first == last || run.buffer == nullptr) return;
-    Run lost = run;
-    lost.buffer->retain();
+    Run lost = run.share();
     lost.first = first;
     lost.last = last;
     // Counted, charged and paid for with the rest.
@@ -145,8 +144,7 @@ bool TaskQueue::pop(Run& run, Slice& slice, std::vector<std::shared_ptr<Barrier>
                                    : (front.size() + static_cast<std::uint32_t>(2 * slices_.size()) - 1) /
                                          static_cast<std::uint32_t>(2 * slices_.size());
     if (fair < front.size()) {
-        run = front;
-        run.buffer->retain();
+        run = front.share();
         run.last = run.first + fair;
         run.count = fair;
         run.charge = static_cast<std::uint32_t>(std::uint64_t{front.charge} * fair / front.count);

@@ -32,9 +32,8 @@ class Counting : public Pump {
             } else if (tried.status == Status::closed) {
                 return false;
             } else if (tried.status != Status::again) {
-                if (parked) return false;
                 wait_for(peer_, tried);
-                parked = true;
+                if (std::exchange(parked, true)) return false;
                 parked_.fetch_add(1);
             }
         }

@@ -3,7 +3,7 @@
 // A publisher binds its number of a topic to the name before the first event of every connection, on
 // the same connection: an event never comes before its name. Events may lie in the queue while their
 // publisher's node begins a new life, in which the number means something else; so a binding holds
-// from its session on, until the next one's.
+// from its session on, until the next one's. A publisher that ends says so behind its last event.
 #pragma once
 
 #include <atomic>
@@ -51,6 +51,23 @@ class TopicNames {
         if (bindings.size() >= kKept) bindings.erase(bindings.begin());
         bindings.push_back(std::make_shared<BoundTopic>(std::move(bound)));
         version_.fetch_add(1, std::memory_order_release);
+    }
+    // Whoever bound it so has ended, and nothing of it waits here any more.
+    void unbind(std::uint16_t source, std::uint32_t topic, std::uint32_t epoch) {
+        std::lock_guard lock(mutex_);
+        const auto found = topics_.find(key(source, topic));
+        if (found == topics_.end()) return;
+        std::erase_if(found->second, [&](const auto& bound) { return bound->epoch == epoch; });
+        if (found->second.empty()) topics_.erase(found);
+        version_.fetch_add(1, std::memory_order_release);
+    }
+    bool knows(std::uint64_t key) {
+        std::lock_guard lock(mutex_);
+        return topics_.contains(key);
+    }
+    std::size_t size() {
+        std::lock_guard lock(mutex_);
+        return topics_.size();
     }
     void clear() {
         std::lock_guard lock(mutex_);

@@ -281,6 +281,23 @@ def test_a_link_that_swallows_everything_is_found_by_both_ends(ends: Ends) -> No
     assert all("no sign of life" in reason for *_, reason in lost)
 
 
+@pytest.mark.parametrize("way", [0, 1])
+def test_one_of_the_two_connections_that_dies_alone_is_found_by_both_ends(
+    ends: Ends, way: int
+) -> None:
+    """As where a firewall has forgotten one of them: the other is heard all the time."""
+    inbox = ends.two.inbox(KIND)
+    ends.connect()
+    ends.ways[way].swallow()
+    lost = ends.lost.first(2, timeout=30)
+    assert {(at, peer) for at, peer, _ in lost} == {(1, 2), (2, 1)}
+    assert any("one of its two connections is dead" in reason for *_, reason in lost)
+    ends.ways[way].cut()
+    ends.ways[way].flow()
+    ends.one.send(2, b"again", kind=KIND)
+    assert inbox.receive(10) == (1, b"again")
+
+
 def test_a_link_that_stalls_for_less_than_the_limit_is_kept(ends: Ends) -> None:
     inbox = ends.two.inbox(KIND)
     ends.connect()

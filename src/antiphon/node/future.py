@@ -56,6 +56,10 @@ class Future(ABC, Generic[T]):
             self.result(timeout)
         except AntiphonError as error:
             return error
+        except (TimeoutError, asyncio.CancelledError):
+            raise  # it is not there yet
+        except Exception as error:
+            return error
         return None
 
     @abstractmethod

@@ -48,6 +48,7 @@ _LOOK = 0.02
 _MOMENT = 1.0
 _MOST_EVENTS, _MOST_BYTES = 65536, 32 << 20  # of one publisher that wait for their receipts
 _RETRY = 0.25
+_LONGEST_PAUSE = 8.0  # before a broker is asked again whose disk has failed
 _KEY = 1 << 34  # of calls that wait, beside those of nodes and publishers
 
 
@@ -60,6 +61,7 @@ class Recorded:
         self._receipts: Handle | None = None
         self._publishers: dict[int, Publisher] = {}
         self._told: dict[int, int] = {}  # publisher: the life of the broker that was asked
+        self._pauses: dict[int, tuple[float, float]] = {}  # publisher: how long, and until when
         self._retry_due = 0.0
         self.life = 0
         """Of the broker, as it was heard of; 0: it is not there."""
@@ -207,6 +209,7 @@ class Recorded:
         """A publisher was closed; any number."""
         publisher = self._publishers.pop(number, None)
         self._told.pop(number, None)
+        self._pauses.pop(number, None)
         if publisher is not None:
             _report_lost(publisher)
 
@@ -235,6 +238,8 @@ class Recorded:
         """Asks a new broker to record what the one before did, and tries again what was full."""
         life = self._life()
         for number, publisher in list(self._publishers.items()):
+            if time.monotonic() < self._pauses.get(number, (0.0, 0.0))[1]:
+                continue
             if life and self._told.get(number) not in (life, None):
                 self._told[number] = life
                 try:
@@ -258,6 +263,7 @@ class Recorded:
                 raise PeerUnreachable("the broker has gone again")
             ask(self._bus.node, known[0].id, Record(publisher._text), _PATIENCE)
             core.refuse("", "")
+            self._pauses.pop(number, None)
         except NotAdmitted:
             self._told[number] = 0
         except (ConfigError, PermissionDenied) as error:
@@ -266,6 +272,10 @@ class Recorded:
             log.info("the broker was not asked to record %r: %s", publisher.topic, error)
             if number in self._told:
                 self._told[number] = 0
+                pause = min(
+                    max(2 * self._pauses.get(number, (0.0, 0.0))[0], _RETRY), _LONGEST_PAUSE
+                )
+                self._pauses[number] = pause, time.monotonic() + pause
 
 
 def _report_lost(publisher: Publisher) -> None:
