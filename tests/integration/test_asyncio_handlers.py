@@ -283,6 +283,7 @@ def test_a_flush_waits_for_the_coroutines_before_it_and_for_no_later_ones(
             for message in (b"first", b"second"):
                 await here.send_async(THERE, message, kind=KIND)
             await soon(lambda: len(gated.begun) == (1 if ordered else 2))
+            await soon(lambda: kind_of(there).messages == 2)  # the second waits, and has come
             reads = to(there, HERE).reads
             flushing = task(here.flush_async(10))
             await soon(lambda: to(there, HERE).reads > reads)  # the mark is with the receiver
