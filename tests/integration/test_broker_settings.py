@@ -266,9 +266,7 @@ def test_a_broker_that_stops_tells_its_clients_who_find_it_again(
         with caplog.at_level(logging.WARNING, "antiphon.topics"):
             code, _, errors = broker.end()
             assert (code, errors.splitlines()[-1]) == (0, "1 events relayed, 0 dropped")
-            eventually(
-                lambda: caplog.text.count(f"the broker at {address} stopped") == 2, PATIENCE
-            )
+            eventually(lambda: caplog.text.count(f"the broker at {address} stopped") == 2, PATIENCE)
         # Before the next one: that may be found before anybody looks here.
         eventually(lambda: publisher.subscribers == 0, PATIENCE)
         with serving("--listen", address):
