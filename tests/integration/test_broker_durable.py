@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,15 @@ import pytest
 from antiphon import Broker, Bus, ConfigError, Event, NodeConfig
 from antiphon.testing import Child, ChildFailed, Collected, Control, Proxy, eventually
 from integration.buses import PATIENCE, Events
-from integration.durables import caught_up, lag, record, recording, standing, take
+from integration.durables import (
+    caught_up,
+    lag,
+    record,
+    recording,
+    standing,
+    take,
+    with_patience,
+)
 from unit.node.pairs import free_address
 
 pytestmark = pytest.mark.timeout(120)
@@ -218,17 +226,6 @@ def test_without_an_acknowledgement_in_time_it_comes_again(path: Path) -> None:
         second.ack()
         second.ack()  # a second word does nothing
         caught_up(broker, "d")
-
-
-def with_patience(holds: Callable[[Path, float], None], path: Path) -> None:
-    """With little time for an acknowledgement, or with much, if that does not hold.
-
-    The little may pass while the machine does something else, and then what comes again is right.
-    """
-    try:
-        holds(path, 0.4)
-    except AssertionError:
-        holds(path.with_name("again"), 4.0)
 
 
 def test_a_slow_handler_with_a_long_queue_gets_each_event_once(path: Path) -> None:
