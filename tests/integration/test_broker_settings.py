@@ -7,6 +7,7 @@ import logging
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,19 @@ def test_a_broker_that_stops_tells_its_clients_who_find_it_again(
             serves(publisher)
             publisher.publish(b"after")
             assert events.wait(2) == [b"before", b"after"]
+
+
+def test_a_broker_that_stops_tells_also_those_for_whom_something_waits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Broker("tcp://127.0.0.1:0") as broker, Bus(broker.address) as bus:
+        bus.publisher("a")
+        eventually(lambda: broker._neighbours.others == 1, PATIENCE)
+        # As a letter that finds no room: what comes now queues behind it.
+        broker.node._later.add(bus.node.id, lambda: time.sleep(0.5))
+        with caplog.at_level(logging.WARNING, "antiphon.topics"):
+            broker.close()
+            eventually(lambda: f"the broker at {broker.address} stopped" in caplog.text, PATIENCE)
 
 
 def test_health_is_an_exit_code(tmp_path: Path) -> None:
