@@ -240,6 +240,12 @@ PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
     return list.release();
 }
 
+bool Inbox::wait_acknowledged(double timeout) {
+    if (!acks_ || node_->forked()) return true;
+    Released released;
+    return acks_->wait_sent(now_ns() + static_cast<Nanos>(timeout * kSecond));
+}
+
 bool Inbox::close() {
     if (node_->forked()) {
         raise_forked();

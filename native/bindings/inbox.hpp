@@ -31,6 +31,8 @@ class Inbox {
     bool close();  // false with an exception set, in a forked child
     // Its events are acknowledged from now on: each when the next one is taken, or by the program.
     void acknowledge(bool manual);
+    // May block: until all that was acknowledged is on its way, or for so many seconds; then false.
+    bool wait_acknowledged(double timeout);
     // Of each recorded topic: the sequence that comes next, and of which store.
     std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> positions() const;
 

@@ -122,6 +122,12 @@ void Handle::acknowledge(bool manual) {
     handler_->manual = manual;
 }
 
+bool Handle::wait_acknowledged(double timeout) {
+    if (!handler_->acks || node_->forked()) return true;
+    Released released;
+    return handler_->acks->wait_sent(now_ns() + static_cast<Nanos>(timeout * kSecond));
+}
+
 std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> Handle::positions() const {
     std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> all;
     for (const auto& task : tasks_) {
