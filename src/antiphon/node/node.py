@@ -22,6 +22,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
 from typing_extensions import Buffer
 
+from antiphon import settings
 from antiphon._core import NodeCore, on_scheduler_thread
 from antiphon.errors import (
     AntiphonError,
@@ -141,7 +142,7 @@ class Node(NodeCore, Life):
         if advertise is not None:
             parse_address(advertise, setting="advertise")
         self._advertised = advertise
-        self.config = NodeConfig.load() if config is None else config
+        self.config = settings.complete(NodeConfig, "node", config)
         self._lock = threading.Lock()
         self._state = "new"
         self._closed_event = threading.Event()
