@@ -704,7 +704,7 @@ class Node(NodeCore, Life):
         job = self._later.add(
             target, ask, number, attempt=lambda: core.send(data, False, 0.0), value=answer
         )
-        job.limit(deadline, core.cancel)
+        job.limit(deadline, core.cancel, core.time_out)
         return job
 
     @overload
