@@ -187,8 +187,7 @@ def load(
     What the dataclass itself refuses is raised again with the place that the value came from.
     """
     settings = resolve(cls, table, arguments, environ=environ)
-    if environ is None:
-        _warn_once()
+    _warn_once()
     try:
         return cls(**{name: setting.value for name, setting in settings.items()})
     except ConfigError as error:
@@ -221,6 +220,8 @@ def complete(
     table: str,
     config: T | None,
     arguments: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
 ) -> T:
     """The settings in force where ``config`` was given, None for nothing, and ``arguments`` too.
 
@@ -228,10 +229,11 @@ def complete(
     the file and the defaults. Raises `ConfigError`.
     """
     if config is None:
-        return load(cls, table, arguments)
+        return load(cls, table, arguments, environ=environ)
     if not isinstance(config, Settings) or (_is_whole(config) and not arguments):
         return config
-    return load(type(config), table, {**_as_written(config), **(arguments or {})})
+    given = {**_as_written(config), **(arguments or {})}
+    return load(type(config), table, given, environ=environ)
 
 
 def resolve(
