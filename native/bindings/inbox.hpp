@@ -53,6 +53,7 @@ class Inbox {
     Reference take(Reference& source);  // with the turn: the next payload, or null
     Reference event(const char* data, std::size_t size);
     PyObject* pair(Reference source, Reference data);
+    PyObject* refused(PyObject* source);
     PyObject* wait_and_take(double timeout, bool raise_when_closed, bool wait = true,
                             const char* call = "receive()");
     bool wait_until(Nanos deadline, Nanos now, std::uint64_t nudges);

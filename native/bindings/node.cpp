@@ -21,11 +21,13 @@ using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
 
-// False without an exception for what is no whole number, or one that is out of every range.
+// False without an exception for what is no whole number, or one that is out of every range. Of those that say
+// they are one, as NumPy's do, a truth value is none all the same.
 bool read_whole(PyObject* number, long& value) {
+    if (!PyIndex_Check(number) || PyBool_Check(number)) return false;
     int overflow = 0;
-    if (PyIndex_Check(number)) value = PyLong_AsLongAndOverflow(number, &overflow);
-    return PyIndex_Check(number) && overflow == 0 && !PyErr_Occurred();
+    value = PyLong_AsLongAndOverflow(number, &overflow);
+    return overflow == 0 && !PyErr_Occurred();
 }
 
 bool read_target(PyObject* target, long& id) {

@@ -765,7 +765,8 @@ def test_settings_come_from_arguments_variables_and_files(
     assert BrokerConfig.load() == BrokerConfig(capacity=50, max_block=2.5)
     assert BrokerConfig.load(capacity=7) == BrokerConfig(capacity=7, max_block=2.5)
     given = BrokerConfig(capacity=9)
-    assert Broker("tcp://127.0.0.1:0", config=given).config is given
+    in_force = Broker("tcp://127.0.0.1:0", config=given).config
+    assert in_force == BrokerConfig(capacity=9, max_block=2.5)
     monkeypatch.setenv("ANTIPHON_BROKER_MAX_BLOCK", "for long")
     with pytest.raises(ConfigError) as refused:
         Broker("tcp://127.0.0.1:0")

@@ -20,6 +20,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, Self
 
+from antiphon import settings
 from antiphon._core import Handle, PublisherCore, RecorderCore
 from antiphon.broker.answers import Answers
 from antiphon.broker.config import BrokerConfig
@@ -143,9 +144,7 @@ class Broker(Remembering, Owner):
     def _configured(self, config: BrokerConfig | None) -> BrokerConfig:
         """With what was given beside the settings."""
         check_type("config", config, BrokerConfig)
-        if config is None:
-            return BrokerConfig.load(**self._given)
-        return replace(config, **self._given) if self._given else config
+        return settings.complete(BrokerConfig, "broker", config, self._given)
 
     # --- life -------------------------------------------------------------------------------
 
@@ -694,7 +693,7 @@ class Broker(Remembering, Owner):
 
 def _node_config(given: NodeConfig | None, config: BrokerConfig) -> NodeConfig:
     """With the limit of the broker's own, if there is one."""
-    own = NodeConfig.load() if given is None else given
+    own = settings.complete(NodeConfig, "node", given)
     most = config.limits.max_message_bytes
     return own if most is None else replace(own, max_message_bytes=most)
 

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from antiphon import settings
 from antiphon._core import Handle, InboxCore, OutboxCore, PublisherCore, set_event_hooks
 from antiphon.errors import (
     AntiphonError,
@@ -93,7 +94,7 @@ class Bus(Owner):
     ) -> None:
         check_type("node", node, Node)
         check_type("config", config, BusConfig)
-        self.config = BusConfig.load() if config is None else config
+        self.config = settings.complete(BusConfig, "bus", config)
         self.address = address
         """The channel, as it was given."""
         super().__init__()
