@@ -28,6 +28,7 @@ __all__ = [
     "Reader",
     "Receipt",
     "Store",
+    "StoreInUse",
     "StoreReport",
     "TopicReport",
     "check_store",

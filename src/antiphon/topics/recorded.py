@@ -161,15 +161,19 @@ class Recorded:
 
     def _wait_until_heard(self, flow: int | None, call: str, until: float) -> None:
         bus = self._bus
-        with bus._lock:
-            version = bus._ledger.version
-            letters = bus._neighbours.letters() if bus._state == "running" else []
-        # The bus's thread would do it a moment later; but this may be that thread.
-        bus._neighbours.tell(letters)
-        question = Heard(bus._ledger.incarnation, version, flow)
+        question = Heard(bus._ledger.incarnation, bus._ledger.version, flow)
         moment, pause = 0.0, _SOON
         while True:
-            begun, written = self.ask(question, call, until)
+            with bus._lock:
+                letters = bus._neighbours.letters() if bus._state == "running" else []
+            # The bus's thread would do it a moment later; but this may be that thread.
+            bus._neighbours.tell(letters)
+            try:
+                begun, written = self.ask(question, call, until)
+            except RequestTimeout:
+                if moment:
+                    return  # it has begun, and the disk takes its time
+                raise
             now = time.monotonic()
             moment = moment or (now + _MOMENT if begun else 0.0)
             if written or (begun and now > moment):
