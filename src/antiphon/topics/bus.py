@@ -386,14 +386,13 @@ class Bus(Owner):
 
         The rest needs a broker, is asked of it, so that the call may block for 5 seconds, and
         raises `ConfigError` without one. It returns when the broker has the subscription: whatever
-        is recorded from then on is delivered. ``start``: what the broker has recorded comes first,
-        from ``earliest``, ``latest``, a sequence (of one topic) or an aware datetime on, ``speed``
-        times as fast as it was published, or as fast as it goes. ``durable``: the broker keeps the
-        position of that name, and hands out again what was not acknowledged. ``group``: each event
-        goes to one of those who give that name. An event of those two is acknowledged when its
-        handler returns, or the next one is read, and comes again when the handler raises; with
-        ``ack="manual"`` by `Event.ack` and `Event.nack`. A filter on the data does not go with
-        ``durable`` and ``group``.
+        is recorded from then on is delivered; the handler may be called before. ``start``: what the
+        broker has recorded comes first, from ``earliest``, ``latest``, a sequence (of one topic) or
+        an aware datetime on, ``speed`` times as fast as it was published, or as fast as it goes.
+        ``durable``: the broker keeps the position of that name, and hands out again what was not
+        acknowledged. ``group``: each event goes to one of those who give that name. An event of
+        those two is acknowledged when its handler returns, or the next one is read, and comes again
+        when the handler raises; with ``ack="manual"`` by `Event.ack` and `Event.nack`.
         """
         self._check_open()
         wanted = pattern_of(pattern)
