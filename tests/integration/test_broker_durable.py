@@ -510,8 +510,8 @@ def subscriber(control: Control, address: str, name: str, slow: float) -> None:
             control.tell("event", data=event.data.decode(), attempt=event.attempt)  # type: ignore[attr-defined]
             time.sleep(slow)
 
+        control.tell("ready")  # the handler may be called before the call below returns
         bus.subscribe("t", handler, durable=name, start="earliest")
-        control.tell("ready")
         control.hear()
 
 

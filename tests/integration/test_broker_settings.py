@@ -338,6 +338,30 @@ def test_a_token_is_made_by_a_command(tmp_path: Path) -> None:
     assert command("broker", "token", "not a name").returncode == 2
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_program_can_give_the_file_too(tmp_path: Path, kind: type[str] | type[Path]) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(
+        '[broker]\nlisten = "tcp://127.0.0.1:0"\ncapacity = 8\nlog_level = "error"\n'
+        "[broker.limits]\nmax_clients = 3\n[node]\nheartbeat = 2.0\n"
+    )
+    with Broker(config=kind(file), fsync="none") as broker, Bus(broker.address):
+        assert (broker.config.capacity, broker.config.limits.max_clients) == (8, 3)
+        assert (broker.config.fsync, broker.node.config.heartbeat) == ("none", 2.0)
+        file.write_text('[broker]\ncapacity = 16\nlog_level = "debug"\n')
+        assert broker.reload() == (["limits", "log_level"], ["listen", "capacity"])
+        assert (broker.config.capacity, broker.config.log_level) == (8, "debug")
+    file.write_text("[broker]\n\ncolour = 1\n")
+    with pytest.raises(ConfigError, match=r"unknown key 'colour' in \[broker\], line 3"):
+        Broker(config=kind(file))
+    with pytest.raises(ConfigError, match=r"nowhere\.toml' does not exist; give a file"):
+        Broker(config=kind(tmp_path / "nowhere.toml"))
+    with pytest.raises(ConfigError, match="is a directory; give a file"):
+        Broker(config=kind(tmp_path))
+    with pytest.raises(ConfigError, match="config is 7"):
+        Broker(config=7)  # type: ignore[arg-type]
+
+
 def test_reloading_in_a_program() -> None:
     with Broker("tcp://127.0.0.1:0", config=BrokerConfig(capacity=8)) as broker:
         assert broker.reload(BrokerConfig(capacity=16, log_level="error")) == (

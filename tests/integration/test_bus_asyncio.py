@@ -139,6 +139,7 @@ def test_blocking_calls_on_a_loop_are_refused_and_name_their_twin(channel: str, 
                     call()
             with pytest.raises(ReceiveTimeout):
                 reader.receive(0)  # this one does not wait
+            assert publisher.wait_for_subscribers(1)  # nor this one: it is there
 
     run(main)
 

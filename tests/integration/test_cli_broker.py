@@ -191,6 +191,29 @@ def test_a_mistake_in_the_settings_is_one_line(tmp_path: Path) -> None:
         assert done.stderr.count("\n") == 1, done.stderr
 
 
+def test_publishing_without_a_broker_names_the_one_that_is_not_there() -> None:
+    address = free_address()
+    done = command("pub", "a/b", "x", "--bus", address, "--wait", "0.2")
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("antiphon: ")]
+    assert f"no broker answered at {address}" in said
+    assert f"'antiphon broker --listen {address}'" in said
+    assert "nobody has subscribed" not in done.stderr
+
+
+def test_a_store_that_is_in_use_is_a_failure_and_says_what_to_do(tmp_path: Path) -> None:
+    where = ["--listen", "tcp://127.0.0.1:0", "--store", str(tmp_path / "store")]
+    with serving(*where) as broker:
+        done = command("broker", *where)
+        assert done.returncode == 1
+        process = broker.process.pid
+        assert f"is in use by process {process}; end that one, or give" in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "letter").write_text("dear")
+    assert command("broker", *where[:3], str(tmp_path / "none")).returncode == 2
+
+
 def test_publishing_to_nobody_says_so_in_one_line() -> None:
     with serving("--listen", "tcp://127.0.0.1:0") as broker:
         done = command("pub", "t", "x", "--bus", broker.address, "--wait", "0.2")

@@ -42,7 +42,10 @@ def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 def test_recorded_events_are_printed_later_and_each_once(broker: Broker) -> None:
     done = run("pub", "orders/eu", "one", "--count", "3", "--record", "--bus", broker.address)
     assert "3 events recorded" in done.stderr
-    sub = ("sub", "orders/*", "--bus", broker.address)
+    to = ("--bus", broker.address, "--json")
+    done = run("pub", "orders/us", "one", "--count", "2", "--record", *to)
+    assert (json.loads(done.stdout), done.stderr) == ({"events": 2, "recorded": 2}, "")
+    sub = ("sub", "orders/eu", "--bus", broker.address)
     assert run(*sub, "--start", "earliest", "--count", "3").stdout == "orders/eu  one\n" * 3
     assert run(*sub, "--start", "2000-01-01", "--count", "3").stdout == "orders/eu  one\n" * 3
     durable = (*sub, "--durable", "printer", "--json")

@@ -8,7 +8,7 @@ from antiphon.broker.durable import Deliveries, dead_topic
 from antiphon.broker.permissions import Known
 from antiphon.broker.recording import no_store
 from antiphon.errors import PermissionDenied
-from antiphon.topics.asking import Claim, NotAdmitted
+from antiphon.topics.asking import Claim, Heard, NotAdmitted
 from antiphon.topics.kinds import check_text
 from antiphon.topics.rights import Refused, denied
 
@@ -85,6 +85,40 @@ class Answers:
             self._admitted(source)
             if self._broker._deliveries is not None:
                 self._broker._deliveries.said_all((source, flow))
+
+    def heard(self, source: int, question: Heard) -> tuple[bool, bool]:
+        """Whether a client's subscription begins where it is to, and whether that is on the disk.
+
+        With no subscription: whether all that it said is known.
+        """
+        broker, flow = self._broker, question.flow
+        with broker._lock:
+            client = self._admitted(source)
+            one = broker._neighbours.all.get(source)
+            table = None if one is None else one.table
+            if table is None or table.incarnation != question.incarnation:
+                return False, False
+            if table.version < question.version:
+                return False, False
+            subscribed = None if flow is None else table.subscriptions.get(flow)
+            if subscribed is None:
+                return True, True
+            why = client.refused_flows.get(subscribed.flow)
+            if why is not None:
+                raise self._denied(client, "subscribe", subscribed.pattern, why)
+            place = (source, subscribed.flow)
+            letters = broker._letters_wanted(place)
+            recording = broker._recording
+        if letters is not None and recording is not None:
+            recording.open(letters)  # what is wrong with it is said at the call
+        with broker._lock:
+            if letters is not None:
+                broker._is_ready(letters)
+            interest = broker._interests.get(*place)
+            # One that has been ended meanwhile was told so.
+            if interest is None or not interest.named or broker._deliveries is None:
+                return True, True
+            return broker._deliveries.stands(place)
 
     def durables(self, source: int) -> list[dict[str, Any]]:
         """Those of the client's own, and those that it looks after."""

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 from antiphon import settings
@@ -34,7 +35,7 @@ from antiphon.broker.recording import Recording, open_store
 from antiphon.broker.remembering import Remembering
 from antiphon.broker.routes import COUNTS, Route, Topic
 from antiphon.broker.system_topics import SystemTopics
-from antiphon.errors import AntiphonError, Closed
+from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.config import Insecure, check_type
 from antiphon.node.life import Owner, begin, end
@@ -65,8 +66,9 @@ class Broker(Remembering, Owner):
 
     ``Broker("tcp://127.0.0.1:7000")`` is the broker of every ``Bus("tcp://127.0.0.1:7000")``.
     ``secret`` and ``tls`` are as for a `Node`: off loopback one of them is needed. ``store`` is the
-    directory of what it records. What is not given here is taken from ``config``. ``with broker:``
-    starts it and closes it. All methods are thread-safe.
+    directory of what it records. What is not given here is taken from ``config``: settings, or the
+    path of a file with them, instead of ``antiphon.toml``, which `reload` reads again. ``with
+    broker:`` starts it and closes it. All methods are thread-safe.
     """
 
     _name = "broker"
@@ -80,10 +82,14 @@ class Broker(Remembering, Owner):
         tls: TLS | None = None,
         store: str | os.PathLike[str] | None = None,
         fsync: str | None = None,
-        config: BrokerConfig | None = None,
+        config: BrokerConfig | str | os.PathLike[str] | None = None,
         node_config: NodeConfig | None = None,
     ) -> None:
         super().__init__()
+        # Of settings, instead of antiphon.toml.
+        self._file: str | None = None
+        if isinstance(config, str | os.PathLike):
+            self._file, config = _check_file(config), None
         given = {"store": None if store is None else os.fspath(store), "fsync": fsync}
         self._given: dict[str, Any] = {key: one for key, one in given.items() if one is not None}
         self.config = self._configured(config)
@@ -98,7 +104,7 @@ class Broker(Remembering, Owner):
             listen=self.config.listen if listen is None else listen,
             secret=secret,
             tls=tls or self.config.tls,
-            config=_node_config(node_config, self.config),
+            config=self._node_config(node_config),
         )
         self._neighbours = Neighbours(self.node, self, self._changed, owns_node=True, dials=False)
         self._ledger = self._neighbours.ledger
@@ -143,8 +149,21 @@ class Broker(Remembering, Owner):
 
     def _configured(self, config: BrokerConfig | None) -> BrokerConfig:
         """With what was given beside the settings."""
-        check_type("config", config, BrokerConfig)
-        return settings.complete(BrokerConfig, "broker", config, self._given)
+        check_type("config", config, BrokerConfig, "an antiphon.BrokerConfig, the path of a file")
+        return settings.complete(
+            BrokerConfig, "broker", config, self._given, environ=self._environ()
+        )
+
+    def _environ(self) -> dict[str, str]:
+        """Where settings come from that nobody has given."""
+        named = {} if self._file is None else {"ANTIPHON_CONFIG": self._file}
+        return {**os.environ, **named}
+
+    def _node_config(self, given: NodeConfig | None) -> NodeConfig:
+        """With the limit of the broker's own, if there is one."""
+        own = settings.complete(NodeConfig, "node", given, environ=self._environ())
+        most = self.config.limits.max_message_bytes
+        return own if most is None else replace(own, max_message_bytes=most)
 
     # --- life -------------------------------------------------------------------------------
 
@@ -285,10 +304,10 @@ class Broker(Remembering, Owner):
     def reload(self, config: BrokerConfig | None = None) -> tuple[list[str], list[str]]:
         """Takes over tokens, permissions, limits and the log level of new settings.
 
-        None: those that `BrokerConfig.load` finds now. Clients whose token is gone are turned
-        away, and what others may do no more ends. Returns the names of what has changed, and of
-        what would have but needs a restart. Raises `ConfigError` and changes nothing for settings
-        that make no sense. Never blocks for long.
+        None: those that `BrokerConfig.load` finds now, or those of the file that was given. Clients
+        whose token is gone are turned away, and what others may do no more ends. Returns the names
+        of what has changed, and of what would have but needs a restart. Raises `ConfigError` and
+        changes nothing for settings that make no sense. Never blocks for long.
         """
         self.node._check_process()
         new = self._configured(config)
@@ -691,11 +710,17 @@ class Broker(Remembering, Owner):
             return self._figures.statistics()
 
 
-def _node_config(given: NodeConfig | None, config: BrokerConfig) -> NodeConfig:
-    """With the limit of the broker's own, if there is one."""
-    own = settings.complete(NodeConfig, "node", given)
-    most = config.limits.max_message_bytes
-    return own if most is None else replace(own, max_message_bytes=most)
+def _check_file(path: str | os.PathLike[str]) -> str:
+    """Of settings; raises `ConfigError`. Absolute: it may be read again from elsewhere."""
+    file = Path(path)
+    if not file.is_file():
+        fault = "is a directory" if file.is_dir() else "does not exist"
+        raise ConfigError(
+            f"config {str(path)!r} {fault}; give a file with settings, such as broker.toml",
+            setting="config",
+            value=str(path),
+        )
+    return str(file.absolute())
 
 
 def _has_events(handle: Handle) -> bool:

@@ -27,7 +27,7 @@ from antiphon.broker.store import Store
 from antiphon.errors import ConfigError, StoreFull
 from antiphon.node import Node
 from antiphon.topics.announcements import Wish
-from antiphon.topics.asking import Claim
+from antiphon.topics.asking import Claim, Held
 from antiphon.topics.content import Condition
 from antiphon.topics.names import Pattern
 from antiphon.topics.neighbours import Interest
@@ -70,6 +70,7 @@ class _Delivery:
     # Those whose logs are being opened, and where it begins there.
     unopened: dict[str, Wish | None] = field(default_factory=dict)
     written: int = -1  # version of the positions
+    on_disk: bool = False  # there is a file that knows it
     pause: float = 0.0  # the disk did not take them
     not_before: float = 0.0
     owner: str = ""  # the client that it belongs to, where clients have rights
@@ -117,6 +118,7 @@ class Deliveries:
                 saved.content,
                 saved=saved,
                 owner=saved.owner,
+                on_disk=True,
             )
             self._owned[saved.owner] += 1
         node._on(_ACKS, self._acknowledged, None, _log_failure, True, 1, _CAPACITY, "block")
@@ -333,6 +335,20 @@ class Deliveries:
             _, interest = held.waiting.popitem()
             self._join(held, interest, recorded(interest.pattern))
 
+    def stands(self, place: tuple[int, int]) -> tuple[bool, bool]:
+        """Whether a subscription has its place, and whether a file knows its name.
+
+        Raises `ConfigError` for one that has to wait for another. A disk that does not take the
+        file is not waited for.
+        """
+        held = self._held.get(place)
+        if held is None or place not in held.members:
+            for one in self._all.values():
+                if place in one.waiting and one.members:
+                    raise _refusal(one.name, next(iter(one.members))[0], one.group)
+            return False, False
+        return True, held.saved is None or held.on_disk or held.pause > 0
+
     def said_all(self, place: tuple[int, int]) -> None:
         """A subscription was closed and acknowledges nothing more; that it has gone may follow."""
         held = self._held.get(place)
@@ -415,7 +431,7 @@ class Deliveries:
                     continue  # it was forgotten meanwhile
                 try:
                     self._positions.save(delivery.saved)
-                    delivery.pause = 0.0
+                    delivery.pause, delivery.on_disk = 0.0, True
                 except OSError as error:
                     self._not_written(delivery, error)
 
@@ -441,6 +457,7 @@ class Deliveries:
             self._note(delivery)
         with self._writing:
             self._positions.save(delivery.saved)
+            delivery.on_disk = True
 
     def _note(self, delivery: _Delivery) -> None:
         saved = delivery.saved
@@ -554,9 +571,9 @@ def describe(saved: Saved, store: Store) -> dict[str, Any]:
     }
 
 
-def _refusal(name: str, holder: int, group: str | None = None) -> ConfigError:
+def _refusal(name: str, holder: int, group: str | None = None) -> Held:
     shared = "" if group is None else f", as a member of group {group!r}"
-    return ConfigError(
+    return Held(
         f"the durable subscription {name!r} is held by client {holder}{shared}; end that one, take "
         "another name, or share it with group=",
         setting="durable",

@@ -31,7 +31,7 @@ class Known:
         self.shown = shown  # the hash of its token
         self.rights = rights  # None: everything
         self.refused_topics: set[int] = set()
-        self.refused_flows: set[int] = set()
+        self.refused_flows: dict[int, str] = {}  # and why
         self.quota: Quota | None = None
         self.limited = 0  # events above its quota, as it was told last
         self.routes = 0
@@ -278,15 +278,21 @@ class Gate:
             why = f"a client may have {self.limits.max_subscriptions} subscriptions"
         if why is not None and client is not None:
             self.refused += 1
-            client.refused_flows.add(subscribed.flow)
+            client.refused_flows[subscribed.flow] = why
         return why
+
+    def refuse_flow(self, peer: int, flow: int, why: str) -> None:
+        """This subscription does not count after all."""
+        client = self._known.get(peer)
+        if client is not None:
+            client.refused_flows[flow] = why
 
     def unsubscribes(self, peer: int, flow: int) -> bool:
         """Whether it had been refused, and never counted."""
         client = self._known.get(peer)
         if client is None or flow not in client.refused_flows:
             return False
-        client.refused_flows.discard(flow)
+        del client.refused_flows[flow]
         return True
 
     def why(self, peer: int, action: str, topic: str) -> str | None:

@@ -14,6 +14,7 @@ from antiphon.topics.asking import (
     Answer,
     Claim,
     Forget,
+    Heard,
     Question,
     Record,
     Release,
@@ -37,6 +38,7 @@ class Answering(Protocol):
     def claim(self, source: int, claim: Claim) -> None: ...
     def forget(self, source: int, name: str) -> None: ...
     def release(self, source: int, flow: int) -> None: ...
+    def heard(self, source: int, question: Heard) -> tuple[bool, bool]: ...
     def durables(self, source: int) -> list[dict[str, Any]]: ...
     def replay_dead(self, source: int, name: str, limit: int) -> int: ...
 
@@ -72,6 +74,8 @@ def _answer(broker: Answering, source: int, question: Question) -> Any:
             return broker.forget(source, name)
         case Release(flow):
             return broker.release(source, flow)
+        case Heard():
+            return broker.heard(source, question)
         case Tell():
             return broker.durables(source)
         case Replay(name, limit):

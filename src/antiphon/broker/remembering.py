@@ -154,10 +154,11 @@ class Remembering:
             why = why or self._deliveries.too_many(interest.peer, client, durable, most)
             if why is not None:
                 self._gate.refused += 1
-                self._entrance.refuse(interest.peer, "subscribe", interest.pattern.text, why)
+                self._refuse_member(interest, why)
                 return
             if self._recording is None:
                 log.warning("client %d wants a durable subscription: no store", interest.peer)
+                self._gate.refuse_flow(interest.peer, interest.flow, "the broker has no store")
                 return
         try:
             for name in (interest.wish.durable, interest.wish.group):
@@ -168,8 +169,13 @@ class Remembering:
             self._deliveries.came(interest, client, self._recorded(interest.pattern))
         except (OSError, AntiphonError) as error:
             log.error("client %d has no durable subscription: %s", interest.peer, error)
-            self._entrance.refuse(interest.peer, "subscribe", interest.pattern.text, str(error))
+            self._refuse_member(interest, str(error))
         self._route_groups(interest.pattern)
+
+    def _refuse_member(self, interest: Interest, why: str) -> None:
+        """It is told, also if it asks."""
+        self._gate.refuse_flow(interest.peer, interest.flow, why)
+        self._entrance.refuse(interest.peer, "subscribe", interest.pattern.text, why)
 
     def _letters_open(self, interest: Interest) -> bool:
         """Whether there is a log for what it cannot handle; otherwise it comes when there is."""
@@ -181,6 +187,10 @@ class Remembering:
             waiting = self._unopened.setdefault(topic.name, {})
             waiting[interest.peer, interest.flow] = interest
         return topic.opened
+
+    def _letters_wanted(self, place: tuple[int, int]) -> str | None:
+        """The topic whose log a durable subscription waits for; None: it does not wait."""
+        return next((name for name, those in self._unopened.items() if place in those), None)
 
     def _not_waiting(self, interest: Interest) -> None:
         """One that has gone."""

@@ -28,6 +28,7 @@ __all__ = [
     "Reader",
     "Receipt",
     "Store",
+    "StoreInUse",
     "StoreReport",
     "TopicReport",
     "check_store",
@@ -102,6 +103,10 @@ class Receipt:
     errno: int
 
 
+class StoreInUse(ConfigError):
+    """Another process, or another `Store` of this one, has it open for writing."""
+
+
 class Store:
     """A directory of logs, one per topic. One process may have it open for writing.
 
@@ -153,22 +158,29 @@ class Store:
         self.path = os.fspath(path)
         # Cleared of slashes at its end: the core finds the parent by the last one.
         given = self.path.rstrip("/") or "/"
-        self._core = LogStore(
-            given,
-            {
-                "fsync": fsync,
-                "interval": interval,
-                "segment_bytes": segment_bytes,
-                "segment_records": segment_records,
-                "segment_age": segment_age,
-                "keep_bytes": keep_bytes,
-                "keep_age": keep_age,
-                "queue_bytes": queue_bytes,
-                "max_open": max_open,
-                "max_producers": max_producers,
-                "writable": not read_only,
-            },
-        )
+        settings = {
+            "fsync": fsync,
+            "interval": interval,
+            "segment_bytes": segment_bytes,
+            "segment_records": segment_records,
+            "segment_age": segment_age,
+            "keep_bytes": keep_bytes,
+            "keep_age": keep_age,
+            "queue_bytes": queue_bytes,
+            "max_open": max_open,
+            "max_producers": max_producers,
+            "writable": not read_only,
+        }
+        try:
+            self._core = LogStore(given, settings)
+        except ConfigError as error:
+            if not str(error).startswith(f"{given} is in use"):
+                raise
+            raise StoreInUse(
+                f"{error}; end that one, or give another directory",
+                setting="store",
+                value=self.path,
+            ) from None
 
     def topics(self) -> list[str]:
         """All topics that have a log, in order."""

@@ -20,7 +20,14 @@ import typer
 
 from antiphon.broker import Broker, BrokerConfig
 from antiphon.broker.health import check_health
-from antiphon.broker.store import LogRecord, Store, StoreReport, TopicReport, check_store
+from antiphon.broker.store import (
+    LogRecord,
+    Store,
+    StoreInUse,
+    StoreReport,
+    TopicReport,
+    check_store,
+)
 from antiphon.broker.tokens import check_name, hash_token, new_token
 from antiphon.cli.durable import add_commands
 from antiphon.cli.logs import FORMATS, set_up_logs
@@ -83,7 +90,8 @@ def broker(
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # before it says that it is there
         signal.signal(number, lambda number, frame: ended.set())
-    with Broker(listen, secret=secret, store=store, fsync=fsync, config=settings) as running:
+    made = Broker(listen, secret=secret, store=store, fsync=fsync, config=settings)
+    with _started(made) as running:
         signal.signal(signal.SIGHUP, lambda number, frame: _reload_soon(running))
         said = f"broker at {running.address}, node {running.node.id}"
         _say(log_format, f"{said}; Ctrl-C ends it", address=running.address)
@@ -93,6 +101,14 @@ def broker(
         counts = running.statistics()
     recorded = "" if running.config.store is None else f", {counts.recorded} recorded"
     _say(log_format, f"{counts.relayed} events relayed, {counts.dropped} dropped{recorded}")
+
+
+def _started(made: Broker) -> Broker:
+    """A store that somebody else has is no mistake in the arguments: exit code 1."""
+    try:
+        return made.start()
+    except StoreInUse as error:
+        raise AntiphonError(str(error)) from None
 
 
 def _say(log_format: str, text: str, **facts: str) -> None:

@@ -64,10 +64,7 @@ def pub(
         publisher = channel.publisher(read_topic(topic, kind), record=record)
         if wait and not record and not publisher.wait_for_subscribers(1, wait):
             like = "" if kind is Kind.NAME else f" --kind {kind}"
-            raise AntiphonError(
-                f"nobody has subscribed to {topic!r} on {bus} within {wait:g} s; start 'antiphon "
-                f"sub {topic} --bus {bus}{like}', or wait longer (--wait)"
-            )
+            raise _nobody(channel, topic, bus, like, wait)
         published = subscribers = 0
         due = time.monotonic()
         for event in _events(data, count):
@@ -79,7 +76,7 @@ def pub(
             published += 1
         if record:
             publisher.flush(30.0)
-            typer.echo(f"{published} events recorded", err=True)
+            _say_recorded(published, as_json)
             return
         with contextlib.suppress(PeerUnreachable):  # it had enough, and left
             channel.node.flush(30.0)
@@ -89,6 +86,28 @@ def pub(
     what = "event" if published == 1 else "events"
     whom = "subscription" if subscribers == 1 else "subscriptions"
     typer.echo(f"{published} {what} to {subscribers} {whom}", err=True)
+
+
+def _nobody(channel: Bus, topic: str, bus: str, like: str, wait: float) -> AntiphonError:
+    """Of an event that found no subscriber, and whose fault that is."""
+    peer_to_peer = bus.startswith(("local:", "mcast:"))
+    if not peer_to_peer and not any(one.sending for one in channel.node.connections()):
+        return PeerUnreachable(
+            f"no broker answered at {bus} within {wait:g} s; start one ('antiphon broker --listen "
+            f"{bus}'), or give the address of another (--bus)",
+            address=bus,
+        )
+    return AntiphonError(
+        f"nobody has subscribed to {topic!r} on {bus} within {wait:g} s; start 'antiphon "
+        f"sub {topic} --bus {bus}{like}', or wait longer (--wait)"
+    )
+
+
+def _say_recorded(published: int, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"events": published, "recorded": published}))
+    else:
+        typer.echo(f"{published} events recorded", err=True)
 
 
 def _events(data: str | None, count: int) -> Iterator[bytes]:

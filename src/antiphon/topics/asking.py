@@ -13,6 +13,7 @@ import msgspec
 from antiphon import errors
 from antiphon.errors import (
     AntiphonError,
+    ConfigError,
     PermissionDenied,
     ProtocolError,
     RemoteError,
@@ -25,6 +26,8 @@ __all__ = [
     "Answer",
     "Claim",
     "Forget",
+    "Heard",
+    "Held",
     "NotAdmitted",
     "Question",
     "Record",
@@ -41,6 +44,10 @@ _DETAILS = ("setting", "client", "action", "topic", "reason", "path", "limit")
 
 class NotAdmitted(PermissionDenied):
     """The broker has not heard yet who asks, or will never let it in."""
+
+
+class Held(ConfigError):
+    """The name is somebody's, who may just be leaving."""
 
 
 class Record(msgspec.Struct, array_like=True, tag="record"):
@@ -70,6 +77,17 @@ class Release(msgspec.Struct, array_like=True, tag="release"):
     flow: int
 
 
+class Heard(msgspec.Struct, array_like=True, tag="heard"):
+    """Do you know what I have said up to this version of my life, and have you that subscription?
+
+    Two answers: whether it begins where it is to begin, and whether that is written down as well.
+    """
+
+    incarnation: int
+    version: int
+    flow: int | None = None
+
+
 class Tell(msgspec.Struct, array_like=True, tag="tell"):
     """Which durable subscriptions are there?"""
 
@@ -81,7 +99,7 @@ class Replay(msgspec.Struct, array_like=True, tag="replay"):
     limit: int = 0
 
 
-Question = Record | Claim | Forget | Release | Tell | Replay
+Question = Record | Claim | Forget | Release | Heard | Tell | Replay
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -109,6 +127,8 @@ class Answer(msgspec.Struct, array_like=True):
     def _refuse(self) -> NoReturn:
         if self.error == NotAdmitted.__name__:
             raise NotAdmitted(self.text, action="connect")
+        if self.error == Held.__name__:
+            raise Held(self.text, setting="durable")
         if self.error not in _RAISED:
             raise AntiphonError(self.text)
         kind = getattr(errors, self.error)

@@ -34,7 +34,7 @@ from antiphon.node.life import Owner, begin, end
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import check_share
 from antiphon.topics.announcements import Subscribed, Update
-from antiphon.topics.asking import Claim, Forget
+from antiphon.topics.asking import Claim
 from antiphon.topics.brokered import BrokerFinder
 from antiphon.topics.channels import open_channel
 from antiphon.topics.client import Client
@@ -386,14 +386,14 @@ class Bus(Owner):
         joins them.
 
         The rest needs a broker, is asked of it, so that the call may block for 5 seconds, and
-        raises `ConfigError` without one. ``start``: what the broker has recorded comes first, from
-        ``earliest``, ``latest``, a sequence (of one topic) or an aware datetime on, ``speed`` times
-        as fast as it was published, or as fast as it goes. ``durable``: the broker keeps the
-        position of that name, and hands out again what was not acknowledged. ``group``: each event
-        goes to one of those who give that name. An event of those two is acknowledged when its
-        handler returns, or the next one is read, and comes again when the handler raises; with
-        ``ack="manual"`` by `Event.ack` and `Event.nack`. A filter on the data does not go with
-        ``durable`` and ``group``.
+        raises `ConfigError` without one. It returns when the broker has the subscription: whatever
+        is recorded from then on is delivered; the handler may be called before. ``start``: what the
+        broker has recorded comes first, from ``earliest``, ``latest``, a sequence (of one topic) or
+        an aware datetime on, ``speed`` times as fast as it was published, or as fast as it goes.
+        ``durable``: the broker keeps the position of that name, and hands out again what was not
+        acknowledged. ``group``: each event goes to one of those who give that name. An event of
+        those two is acknowledged when its handler returns, or the next one is read, and comes again
+        when the handler raises; with ``ack="manual"`` by `Event.ack` and `Event.nack`.
         """
         self._check_open()
         wanted = pattern_of(pattern)
@@ -428,7 +428,9 @@ class Bus(Owner):
             setting = next(name for name, value in given.items() if value is not None)
             replays = start is not None or speed is not None
             claim = Claim(wanted.text, durable, group, replays)
-            self._behind(setting).claim(claim, f"subscribe({setting}=...)")
+            call, remembering = f"subscribe({setting}=...)", self._behind(setting)
+            until = remembering.patience()
+            remembering.claim(claim, call, until)
         core: Handle | InboxCore
         coroutine = handler is not None and is_coroutine(handler)
         if handler is None or coroutine:
@@ -475,6 +477,12 @@ class Bus(Owner):
             self._changed.notify_all()
             if self._state == "running":
                 subscription._begin(self._loop)
+        if wish is not None:
+            try:
+                remembering.settle(core.flow, call, until)
+            except BaseException:
+                subscription.close()
+                raise
         return subscription
 
     def _close_subscription(self, subscription: Subscription) -> None:
@@ -715,11 +723,12 @@ class Bus(Owner):
     def forget(self, durable: str) -> None:
         """The broker forgets that durable subscription and its position. Blocks for a round trip.
 
-        Raises `ConfigError` when there is none, when somebody holds it, or without a broker.
+        Whoever holds it has a second to leave, as one that was just closed does. Raises
+        `ConfigError` when there is none, when somebody holds it, or without a broker.
         """
         self._check_open()
         name = check_name("durable", durable)
-        self._behind("durable").ask(Forget(name), "forget()")
+        self._behind("durable").forget_name(name)
 
     def _members_changed(self, present: list[Member], gone: list[Member]) -> None:
         if self._recorded is None:

@@ -428,6 +428,10 @@ class Interests:
             interest.end()
         return interest
 
+    def get(self, peer: int, flow: int) -> Interest | None:
+        """That one; None: it is not served."""
+        return self._all.get((peer, flow))
+
     def has(self, peer: int, flow: int) -> bool:
         """Whether that one is served."""
         return (peer, flow) in self._all

@@ -149,9 +149,11 @@ class Publisher:
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = 5.0) -> bool:
         """Blocks until there are so many; False after ``timeout`` s, `Closed` when it is closed."""
         self._bus.node._check_process()  # nobody would ever come
-        self._bus._refuse_to_block("wait_for_subscribers()", "await asyncio.to_thread(...)")
         check_whole("count", count, 0, 2**31)
         timeout = check_timeout(timeout)
+        if self._core.targets >= count:
+            return True  # nobody waits, also on an event loop
+        self._bus._refuse_to_block("wait_for_subscribers()", "await asyncio.to_thread(...)")
         until = None if timeout is None else time.monotonic() + timeout
         served = self._bus._served
         with served:

@@ -26,11 +26,22 @@ from antiphon.errors import (
     ConfigError,
     PeerUnreachable,
     PermissionDenied,
+    RequestTimeout,
     UnknownPeer,
 )
 from antiphon.node.loops import refuse_to_block
 from antiphon.topics.announcements import Wish
-from antiphon.topics.asking import Claim, NotAdmitted, Question, Record, Release, ask
+from antiphon.topics.asking import (
+    Claim,
+    Forget,
+    Heard,
+    Held,
+    NotAdmitted,
+    Question,
+    Record,
+    Release,
+    ask,
+)
 from antiphon.topics.brokered import BrokerFinder
 from antiphon.topics.publisher import Publisher, encode_properties
 
@@ -44,6 +55,7 @@ log = logging.getLogger("antiphon.topics")
 _RECEIPTS = 35
 _RECEIPT = struct.Struct("<QQIIiI")
 _PATIENCE = 5.0  # with a broker that is asked something
+_SOON = 0.002
 _LOOK = 0.02
 _MOMENT = 1.0
 _MOST_EVENTS, _MOST_BYTES = 65536, 32 << 20  # of one publisher that wait for their receipts
@@ -82,21 +94,28 @@ class Recorded:
 
     # --- asking -----------------------------------------------------------------------------
 
-    def ask(self, question: Question, call: str) -> Any:
+    def patience(self) -> float:
+        """Until when one call may wait for the broker, whatever it asks."""
+        return time.monotonic() + _PATIENCE
+
+    def ask(self, question: Question, call: str, until: float | None = None) -> Any:
         """What the broker answers. Blocks for a round trip; waits for a broker for 5 seconds.
 
         Raises `ConfigError` before the bus is started, `PeerUnreachable` without a broker, and
         what the broker refuses with.
         """
         refuse_to_block(call, f"await asyncio.to_thread(...) with {call}")
+        if self._bus.closed:
+            raise Closed("this bus was closed", what="bus")
         if self._bus._state != "running":
             raise ConfigError(f"{call} asks the broker; start the bus first", setting="bus")
-        until = time.monotonic() + _PATIENCE
+        until = self.patience() if until is None else until
         while True:
             known = self._finder.members()
             if known:
                 try:
-                    return ask(self._bus.node, known[0].id, question, _PATIENCE)
+                    left = max(until - time.monotonic(), _LOOK)
+                    return ask(self._bus.node, known[0].id, question, left)
                 # Found, and not introduced yet; or what it was told of us is on its way.
                 except (PeerUnreachable, UnknownPeer, NotAdmitted):
                     if time.monotonic() > until:
@@ -110,17 +129,64 @@ class Recorded:
                 raise Closed("this bus was closed", what="bus")
             time.sleep(_LOOK)
 
-    def claim(self, claim: Claim, call: str) -> None:
+    def claim(self, claim: Claim, call: str, until: float) -> None:
         """Whether a subscription may be so. One who has just died may still hold its name."""
-        until = time.monotonic() + _MOMENT
+        self._ask_for_name(claim, call, until)
+
+    def forget_name(self, name: str) -> None:
+        """That of a durable subscription; the end of one that was closed here may be on its way."""
+        call, until = "forget()", self.patience()
+        self._wait_until_heard(None, call, until)
+        self._ask_for_name(Forget(name), call, until)
+
+    def _ask_for_name(self, question: Claim | Forget, call: str, until: float) -> None:
+        """Whoever holds the name has a moment to leave."""
+        moment = min(until, time.monotonic() + _MOMENT)
         while True:
             try:
-                self.ask(claim, call)
+                self.ask(question, call, until)
                 return
-            except ConfigError:
-                if claim.durable is None or time.monotonic() > until:
+            except Held:
+                if time.monotonic() > moment:
                     raise
             time.sleep(_LOOK)
+
+    def settle(self, flow: int, call: str, until: float) -> None:
+        """Returns when the broker has that subscription: what comes from now on is for it.
+
+        A new name is then also in a file, unless the disk takes more than a moment. Raises what the
+        broker refuses with, and as `ask`.
+        """
+        self._wait_until_heard(flow, call, until)
+
+    def _wait_until_heard(self, flow: int | None, call: str, until: float) -> None:
+        bus = self._bus
+        question = Heard(bus._ledger.incarnation, bus._ledger.version, flow)
+        moment, pause = 0.0, _SOON
+        while True:
+            with bus._lock:
+                letters = bus._neighbours.letters() if bus._state == "running" else []
+            # The bus's thread would do it a moment later; but this may be that thread.
+            bus._neighbours.tell(letters)
+            try:
+                begun, written = self.ask(question, call, until)
+            except RequestTimeout:
+                if moment:
+                    return  # it has begun, and the disk takes its time
+                raise
+            now = time.monotonic()
+            moment = moment or (now + _MOMENT if begun else 0.0)
+            if written or (begun and now > moment):
+                return
+            if not begun and now > until:
+                raise RequestTimeout(
+                    f"{call}: the broker at {bus.address} has not taken it up within "
+                    f"{_PATIENCE:g} s; try again",
+                    peer=self._finder.broker,
+                    waited=_PATIENCE,
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LOOK)
 
     # --- subscriptions ----------------------------------------------------------------------
 
