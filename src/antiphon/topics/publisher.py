@@ -17,7 +17,7 @@ from antiphon.node import Future
 from antiphon.node.waits import check_timeout
 from antiphon.topics.finder import check_whole
 from antiphon.topics.kinds import Topic, topic_of
-from antiphon.topics.where import check_properties
+from antiphon.topics.where import plain_properties
 from antiphon.wire.message import Message, encode
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ _properties = msgspec.msgpack.Encoder()
 
 def encode_properties(properties: Mapping[str, str | int | float | bool]) -> bytes:
     """Properties for the wire. Raises `ConfigError` for what cannot be one."""
-    check_properties(properties)
-    # The encoder knows dictionaries only.
-    return _properties.encode(properties if isinstance(properties, dict) else dict(properties))
+    return _properties.encode(plain_properties(properties))
 
 
 class Publisher:
@@ -115,9 +113,7 @@ class Publisher:
                 raise TypeError(
                     f"an event is bytes, another buffer or a Message, not {type(data).__name__}"
                 ) from None
-        if properties is not None:
-            check_properties(properties)
-        copied = None if properties is None else dict(properties)
+        copied = None if properties is None else dict(plain_properties(properties))
         work = functools.partial(self.publish, payload, copied, ttl)
         return self._bus._later(self._number, work)
 
