@@ -240,15 +240,11 @@ PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
     return list.release();
 }
 
-bool Inbox::close() {
-    if (node_->forked()) {
-        raise_forked();
-        return false;
-    }
+void Inbox::close() {
+    if (node_->forked()) return;  // it is the parent's
     Released released;
     node_->remove_registration(registration_);
     if (acks_) acks_->send();
-    return true;
 }
 
 }  // namespace antiphon::python

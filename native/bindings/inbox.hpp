@@ -28,7 +28,7 @@ class Inbox {
     std::uint64_t nudges() const { return registration_->queue->nudges(); }
     void tell(std::shared_ptr<Completions> completions, std::uint64_t number);
     PyObject* next();  // for iteration: null without an exception once the inbox is closed
-    bool close();  // false with an exception set, in a forked child
+    void close();
     // Its events are acknowledged from now on: each when the next one is taken, or by the program.
     void acknowledge(bool manual);
     // Of each recorded topic: the sequence that comes next, and of which store.

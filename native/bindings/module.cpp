@@ -316,9 +316,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("nudges", &Inbox::nudges)
         .def("tell", [](Inbox& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },
              "door"_a, "number"_a)
-        .def("close", [](Inbox& self) {
-            if (!self.close()) throw nb::python_error();
-        })
+        .def("close", &Inbox::close)
         .def_prop_ro("kind", &Inbox::kind)
         .def_prop_ro("flow", [](const Inbox& self) { return self.registration().flow; })
         .def_prop_ro("least_charge", [](const Inbox& self) { return self.registration().least_charge; })

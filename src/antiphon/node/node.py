@@ -308,6 +308,11 @@ class Node(NodeCore, Life):
                 what="node",
             )
 
+    def _check_not_closed(self) -> None:
+        self._check_process()
+        if self._state == "closed":
+            raise Closed("this node is closed; make a new one", what="node")
+
     # --- identity ---------------------------------------------------------------------------
 
     @property
@@ -528,9 +533,7 @@ class Node(NodeCore, Life):
     def _resolve(
         self, kind: int | type[Message], capacity: int, when_full: str
     ) -> tuple[int, Callable[[bytes], Message] | None]:
-        self._check_process()
-        if self._state == "closed":
-            raise Closed("this node is closed; make a new one", what="node")
+        self._check_not_closed()
         _check_whole("capacity", capacity, 1, 2**24)
         if when_full not in _WHEN_FULL:
             raise ConfigError(
@@ -547,7 +550,7 @@ class Node(NodeCore, Life):
 
         ``reason`` is ``dialled`` or ``accepted``. It may send. Also a decorator. Never blocks.
         """
-        self._check_process()
+        self._check_not_closed()
         self._callbacks[_CONNECTED].append(_plain(callback))
         return callback
 
@@ -557,7 +560,7 @@ class Node(NodeCore, Life):
         ``reason`` says why, and what was dropped with it. On a scheduler thread; it may send.
         Also a decorator. Never blocks.
         """
-        self._check_process()
+        self._check_not_closed()
         self._callbacks[_DISCONNECTED].append(_plain(callback))
         return callback
 
@@ -565,14 +568,14 @@ class Node(NodeCore, Life):
 
     def add_peer(self, id: int, address: str) -> None:
         """Says where a node is; replaces what was known. Connects with the first message."""
-        self._check_process()
+        self._check_not_closed()
         _check_whole("peers", id, 1, 65535)
         parsed = parse_address(address, setting=f"address of peer {id}")
         self._add_peer(id, str(parsed))
 
     def remove_peer(self, id: int) -> None:
         """Forgets a node and closes its connection. Raises `UnknownPeer`."""
-        self._check_process()
+        self._check_not_closed()
         if not 1 <= _one_target(id) <= 65535 or not self._remove_peer(id):
             raise UnknownPeer(f"node {id} is not known; there is nothing to remove", peer=id)
 

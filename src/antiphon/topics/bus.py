@@ -93,6 +93,7 @@ class Bus(Owner):
     ) -> None:
         check_type("node", node, Node)
         check_type("config", config, BusConfig)
+        check_type("node_config", node_config, NodeConfig)
         self.config = BusConfig.load() if config is None else config
         self.address = address
         """The channel, as it was given."""
@@ -477,7 +478,6 @@ class Bus(Owner):
         return subscription
 
     def _close_subscription(self, subscription: Subscription) -> None:
-        self.node._check_process()
         flow = subscription._core.flow
         with self._lock:
             if self._subscriptions.pop(flow, None) is None:

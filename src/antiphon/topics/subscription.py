@@ -266,6 +266,8 @@ class Subscription:
 
     def close(self) -> None:
         """No call begins after this returns; what waits is dropped. Idempotent."""
+        if self._bus.node._forked:
+            return
         self._bus._close_subscription(self)
         if self._inbox is not None:
             self._inbox.close()
