@@ -312,6 +312,8 @@ NB_MODULE(_core, m) {
             "nudges"_a, "timeout"_a.none())
         .def("nudge", &Inbox::nudge)
         .def("acknowledge", &Inbox::acknowledge, "manual"_a)
+        .def("hold", &Inbox::hold)
+        .def("done", &Inbox::done)
         .def("positions", &Inbox::positions)
         .def_prop_ro("nudges", &Inbox::nudges)
         .def("tell", [](Inbox& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },

@@ -8,9 +8,17 @@ import threading
 
 import pytest
 
-from antiphon import Closed, ConfigError, Future, ReceiveTimeout, RequestCancelled, WouldBlock
-from antiphon.topics import Bus, Event
-from integration.buses import PATIENCE
+from antiphon import (
+    Closed,
+    ConfigError,
+    Future,
+    ReceiveTimeout,
+    RequestCancelled,
+    SendTimeout,
+    WouldBlock,
+)
+from antiphon.topics import Bus, Event, Subscription
+from integration.buses import PATIENCE, Events
 from integration.loops import Run, settle, soon, task
 from unit.node.pairs import failures, numbered
 
@@ -273,5 +281,67 @@ def test_publishing_on_a_loop_is_refused_only_where_it_would_wait(channel: str, 
             assert 2 <= sent <= 5
             got = [(await subscription.receive_async(PATIENCE)).data for _ in range(sent)]
             assert got == numbered(sent)
+
+    run(main)
+def test_a_flush_waits_for_coroutine_handlers(channel: str, run: Run) -> None:
+    async def main() -> None:
+        done: list[bytes] = []
+
+        async def handler(event: Event) -> None:
+            await asyncio.sleep(0.02)
+            done.append(event.data)
+            if event.data == b"1":
+                raise ValueError("on purpose")
+
+        async with Bus(channel) as here, Bus(channel) as there:
+            subscription = there.subscribe("a", handler)
+            publisher = here.publisher("a")
+            await soon(lambda: publisher.subscribers == 1, "found", PATIENCE)
+            for number in range(3):
+                await publisher.publish_async(b"%d" % number)
+                await publisher.flush_async(PATIENCE)
+                assert done == numbered(number + 1)
+            await asyncio.to_thread(publisher.publish_many, numbered(13)[3:])
+            await here.node.flush_async(PATIENCE)
+            assert done == numbered(13)
+            assert subscription.statistics()["handled"] == 13
+
+    run(main)
+
+
+def test_a_coroutine_that_is_cancelled_holds_up_no_flush(channel: str, run: Run) -> None:
+    async def main() -> None:
+        entered = asyncio.Event()
+
+        async def handler(event: Event) -> None:
+            entered.set()
+            await asyncio.sleep(PATIENCE)
+
+        async with Bus(channel) as bus:
+            subscription = bus.subscribe("a", handler)
+            publisher = bus.publisher("a")
+            await publisher.publish_async(b"x")
+            await entered.wait()
+            with pytest.raises(SendTimeout):
+                await publisher.flush_async(0.1)
+            assert subscription._task is not None
+            subscription._task.cancel()
+            await publisher.flush_async(PATIENCE)
+
+    run(main)
+
+
+def test_nothing_is_predicted_of_a_coroutine_handler_and_the_error_says_why(
+    channel: str, run: Run
+) -> None:
+    async def main() -> None:
+        async def handler(event: Event) -> None:
+            """Never called."""
+
+        async with Bus(channel) as bus:
+            with pytest.raises(ConfigError, match="one that has an 'async def' handler has no"):
+                bus.subscribe("a", handler).predict()
+            with pytest.raises(ConfigError, match="one that is read has no"):
+                bus.subscribe("a").predict()
 
     run(main)

@@ -441,6 +441,8 @@ class Bus(Owner):
             if coroutine and self._state == "running" and self._loop is None:
                 raise no_loop("bus")
             core = self.node._subscribe_inbox(room, policy)
+            if coroutine:
+                core.hold()
         else:
             if not callable(handler):
                 raise ConfigError(
@@ -625,7 +627,10 @@ class Bus(Owner):
         if subscription.closed:
             raise Closed("this subscription is closed; it has no share", what="subscription")
         if not isinstance(core, Handle):
-            raise ConfigError("a subscription that is iterated has no share", setting="share")
+            raise ConfigError(
+                "a subscription that is iterated, or whose handler is a coroutine, has no share",
+                setting="share",
+            )
         self._conduct.patterns[core] = str(subscription.pattern)
         self.node._shares.give(core, share, f"subscription {subscription.pattern!r}")
         subscription._handled().watched = True
