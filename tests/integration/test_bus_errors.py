@@ -313,6 +313,36 @@ def test_a_closed_bus_refuses_everything_but_closing(channel: str) -> None:
         bus.close()
 
 
+def test_a_bus_whose_node_was_closed_is_closed(channel: str) -> None:
+    node = Node(HERE)
+    bus = Bus(channel, node=node).start()
+    reader, handled = bus.subscribe("a"), bus.subscribe("a", nothing)
+    served, alone = bus.publisher("a"), bus.publisher("b")
+    assert not bus.closed
+    node.close()
+    assert bus.closed
+    assert reader.closed
+    assert handled.closed
+    assert "closed" in repr(bus)
+    calls: list[Callable[[], object]] = [
+        lambda: bus.subscribe("a"),
+        lambda: bus.subscribe("a", nothing),
+        lambda: bus.publisher("a"),
+        lambda: bus.every(1, nothing),
+        bus.topics,
+        lambda: served.publish(b"x"),
+        lambda: alone.publish(b"x"),
+        lambda: alone.publish_many([b"x"]),
+        lambda: alone.publish_async(b"x"),
+        lambda: reader.receive(PATIENCE),
+    ]
+    for call in calls:
+        with pytest.raises(Closed):
+            call()
+    bus.close()
+    bus.close()
+
+
 def test_a_closed_publisher_refuses_and_the_others_go_on(channel: str) -> None:
     with Bus(channel) as bus:
         subscription = bus.subscribe("a")

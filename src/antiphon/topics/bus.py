@@ -250,7 +250,8 @@ class Bus(Owner):
     _name = "bus"
 
     def __repr__(self) -> str:
-        return f"<Bus {self.address} of node {self.node.id} {self._state}>"
+        state = "closed" if self.closed else self._state
+        return f"<Bus {self.address} of node {self.node.id} {state}>"
 
     # --- publishing -------------------------------------------------------------------------
 
