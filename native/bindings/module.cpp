@@ -568,6 +568,13 @@ NB_MODULE(_core, m) {
         }, "drain"_a = 0.0)
         .def("set_share", &Publisher::set_share, "share"_a)
         .def_prop_ro("active", &Publisher::active)
+        .def("check_open", [](const Publisher& self) {
+            if (!self.open()) throw nb::python_error();
+        })
+        .def("set_started", &Publisher::set_started, "started"_a)
+        .def("flush_queue", [](Publisher& self, nb::handle timeout) {
+            if (!self.flush_queue(timeout_of(timeout))) throw nb::python_error();
+        }, "timeout"_a.none())
         .def("meter", [](const Publisher& self) {
             return meter_dict(self.task() ? Tasks{self.task()} : Tasks{});
         })

@@ -221,8 +221,19 @@ bool Publisher::open() const {
         raise_forked();
         return false;
     }
-    if (!closed_) return true;
-    raise("Closed", "this publisher is closed; make another with bus.publisher()", facts("{ss}", "what", "publisher"));
+    if (closed_) {
+        raise("Closed", "this publisher is closed; make another with bus.publisher()",
+              facts("{ss}", "what", "publisher"));
+        return false;
+    }
+    if (node_->closed()) {
+        raise("Closed", "the node of this publisher is closed; make a new one, and a bus on it",
+              facts("{ss}", "what", "node"));
+        return false;
+    }
+    // One that keeps its last event has it for those who come.
+    if (started_ || retains_) return true;
+    raise("Closed", "this bus has not been started; use 'with bus:' or bus.start() first", facts("{ss}", "what", "bus"));
     return false;
 }
 

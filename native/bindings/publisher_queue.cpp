@@ -81,6 +81,50 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
     Py_RETURN_NONE;
 }
 
+bool Publisher::flush_queue(double timeout) {
+    if (node_->forked()) {
+        raise_forked();
+        return false;
+    }
+    if (!sender_) return true;
+    const Nanos began = now_ns(), deadline = timeout < 0 ? kNever : began + seconds_to_ns(timeout);
+    Outcome outcome;
+    std::size_t left = 0;
+    {
+        Released released;
+        Scheduler::Blocked blocked;
+        const Interrupted* interrupted = released.interrupted();
+        std::unique_lock lock(queue_mutex_);
+        const std::uint64_t last = sequence_.load(std::memory_order_relaxed);
+        const auto waits = [&] {
+            return (sending_ != 0 && sending_ <= last) || (!queue_.empty() && queue_.front().head.sequence <= last);
+        };
+        while (waits() && outcome.ok()) {
+            const Nanos now = now_ns();
+            if (closed_ || node_->closed()) outcome.code = Outcome::Code::closed;
+            else if (now >= deadline) outcome.code = Outcome::Code::timeout;
+            if (!outcome.ok()) break;
+            wait_until(room_, lock, std::min(deadline, now + kLook));
+            if (interrupted == nullptr) continue;
+            lock.unlock();
+            if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
+            lock.lock();
+        }
+        left = queue_.size() + (sending_ != 0 ? 1 : 0);
+    }
+    if (outcome.ok()) return true;
+    if (outcome.code == Outcome::Code::timeout) {
+        raise("SendTimeout",
+              std::to_string(left) + " events wait in the queue of the publisher of " + name_ + " after " +
+                  seconds_text(now_ns() - began) + "; wait longer, give it a larger share, or look at its subscribers",
+              facts("{sd}", "waited", static_cast<double>(now_ns() - began) / kSecond));
+    } else if (outcome.code == Outcome::Code::closed) {
+        raise("Closed", "this publisher was closed before everything in its queue was sent",
+              facts("{ss}", "what", "publisher"));
+    }
+    return false;
+}
+
 // Whoever it was for finds a gap before the event that has these gaps. With the queue's lock.
 void Publisher::lose(const Queued& event, Gaps& after) {
     auto add = [&](const std::shared_ptr<Target>& target, std::uint32_t count) {
@@ -119,7 +163,7 @@ bool Publisher::take_next(Sender& sender) {
         room_.notify_all();
         const Nanos now = now_ns();
         if (event.expires == 0 || now < event.expires) {
-            sending_ = true;
+            sending_ = event.head.sequence;
             hand_.emplace(InHand{std::move(event), {}, now});
             turn.kept = true;
             return true;
@@ -137,7 +181,7 @@ void Publisher::let_go() {
     hand_.reset();
     pass();
     std::lock_guard lock(queue_mutex_);
-    sending_ = false;
+    sending_ = 0;
     room_.notify_all();
 }
 

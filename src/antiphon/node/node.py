@@ -753,10 +753,15 @@ class Node(NodeCore, Life):
 
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. What `send_async` has not sent yet is not waited for."""
+        return self._flush_later(functools.partial(self._flush, 0), timeout)
+
+    def _flush_later(
+        self, flush: Callable[[float | None], None], timeout: float | None
+    ) -> Future[None]:
         self._check_process()
         self._check_flushable()
         patience = check_timeout(timeout)
-        return self._later.add(-next(_flushes), functools.partial(self._flush, 0, patience))
+        return self._later.add(-next(_flushes), functools.partial(flush, patience))
 
     def _encoded(self, message: Any, kind: int | None, call: str) -> tuple[int, Any]:
         if kind is None:
@@ -779,6 +784,11 @@ class Node(NodeCore, Life):
         after ``timeout`` seconds, `PeerUnreachable` when a connection is lost meanwhile, and
         `WouldBlock` inside a handler.
         """
+        self._check_flush()
+        self._flush(0, timeout)
+
+    def _check_flush(self) -> None:
+        """Whether `flush` may be called here and now."""
         if on_scheduler_thread():
             raise WouldBlock(
                 "flush() inside a handler may wait for that handler; use another thread"
@@ -786,7 +796,6 @@ class Node(NodeCore, Life):
         self._check_process()
         self._check_flushable()
         refuse_to_block("flush()", "flush_async()")
-        self._flush(0, timeout)
 
     def _check_flushable(self) -> None:
         if self._state == "closed":

@@ -171,6 +171,9 @@ class Bus(Owner):
             for subscribed in self._ledger.subscriptions.values():
                 self._came(self.node.id, self.node._incarnation, subscribed)
             self._state = "running"
+            for publisher in self._publishers.values():
+                if isinstance(publisher._core, PublisherCore):
+                    publisher._core.set_started(True)
             version = self._ledger.version
             for timer in self._timers:
                 timer._start()
@@ -238,6 +241,10 @@ class Bus(Owner):
                 if self._thread is not None and self._thread is not threading.current_thread():
                     self._thread.join(5.0)
                 until = time.monotonic() + drain
+                for publisher in publishers if drain > 0 and before == "running" else ():
+                    if isinstance(publisher._core, PublisherCore):
+                        with contextlib.suppress(AntiphonError):
+                            publisher._core.flush_queue(max(0.0, until - time.monotonic()))
                 while time.monotonic() < until and any(one._busy for one in subscriptions):
                     time.sleep(0.002)  # coroutines run on their own loop
             except BaseException:
@@ -310,6 +317,7 @@ class Bus(Owner):
                     number, name, when_full, retain, own_queue, encode_properties
                 )
                 self.node._share(core, part, f"publisher {topic!r}")
+                core.set_started(self._state != "new")
                 publisher = Publisher(self, core, name, number, retain)
             else:
                 publisher = recording

@@ -114,6 +114,8 @@ class Publisher:
                     f"an event is bytes, another buffer or a Message, not {type(data).__name__}"
                 ) from None
         copied = None if properties is None else dict(plain_properties(properties))
+        if isinstance(self._core, PublisherCore):
+            self._core.check_open()
         work = functools.partial(self.publish, payload, copied, ttl)
         return self._bus._later(self._number, work)
 
@@ -123,19 +125,27 @@ class Publisher:
         With ``record=True``: the broker has it in its log, at its fsync setting. Raises
         `SendTimeout` after ``timeout`` seconds, `PeerUnreachable` if the broker is not there by
         then, `StoreFull` when its disk is full. What was not recorded is kept, and tried again.
-        Elsewhere it is `Node.flush`.
+        Elsewhere it is `Node.flush`, after what waits in a queue of the publisher's own was sent.
         """
         if isinstance(self._core, OutboxCore):
             self._core.flush(timeout)
-        else:
-            self._bus.node.flush(timeout)
+            return
+        self._bus.node._check_flush()
+        self._flush(check_timeout(timeout))
+
+    def _flush(self, timeout: float | None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
+        if isinstance(self._core, PublisherCore):
+            self._core.flush_queue(timeout)
+        left = None if until is None else max(0.0, until - time.monotonic())
+        self._bus.node._flush(0, left)
 
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. Never blocks."""
         if isinstance(self._core, OutboxCore):
             patience = check_timeout(timeout)
             return self._bus._later(self._number, functools.partial(self._core.flush, patience))
-        return self._bus.node.flush_async(timeout)
+        return self._bus.node._flush_later(self._flush, timeout)
 
     @property
     def subscribers(self) -> int:
