@@ -108,6 +108,7 @@ class Publisher : public Route {
         // Instead of head, properties, events and expires: somebody else's, and when they came.
         const EventView* views = nullptr;
         Nanos arrived = 0;
+        Call call = kPublish;
     };
 
     // A target that has not got everything yet, and why.
@@ -199,9 +200,13 @@ class Publisher : public Route {
     static Message properties_at(const Load& load, std::size_t i);
     static Message data_at(const Load& load, std::size_t i);
     void retain(const Load& load);
-    bool send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before);
-    bool send_judged(const std::vector<Message>& spans, Nanos expires, std::size_t before);
-    bool send_some(const Chosen& targets, const Message* first, std::size_t count, Nanos expires, std::size_t before);
+    bool send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before, Call call);
+    bool send_judged(const std::vector<Message>& spans, Nanos expires, std::size_t before, Call call);
+    bool send_some(const Chosen& targets, const Message* first, std::size_t count, Nanos expires, std::size_t before,
+                   Call call);
+    static bool may_wait_for(const Load& load) { return may_wait(load.call, load.before); }
+    bool all_have_room(const Chosen& targets, const Load& load) const;
+    void ask_for_room(const Chosen& targets, const Load& load);
     // With the interpreter's lock, and without the turn: of the event that is kept, and which one that is.
     bool judge_retained(Nanos deadline, Verdict& verdict, std::uint64_t& sequence);
     void relay_chosen(const EventView* views, std::size_t count, const std::vector<Verdict>& verdicts, Nanos arrived,

@@ -39,6 +39,17 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
     const Nanos began = now_ns();
     const Nanos deadline = began + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
     if (node_->fresh()) return raise_not_started();
+    // Either all of it is taken or nothing where nobody may wait; so what had room when it came is not held up by what
+    // others put in meanwhile.
+    bool fits = true;
+    if (when_full_ == WhenFull::block) {
+        std::lock_guard lock(queue_mutex_);
+        fits = queue_.size() + load.count <= capacity_;
+    }
+    if (!fits && !may_wait_for(load)) {
+        brimmed_.store(true, std::memory_order_relaxed);
+        return nullptr;
+    }
     for (std::size_t i = 0; i < load.count; ++i) {
         Queued event{targets, {}, load.head, {}, {}, load.expires};
         if (load.properties.size != 0) event.properties.assign(load.properties.data, load.properties.size);
@@ -50,8 +61,7 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
             full = queue_.size() >= capacity_;
         }
         if (full) brimmed_.store(true, std::memory_order_relaxed);
-        if (full && when_full_ == WhenFull::block) {
-            if (!may_wait("publish()", "publish_async()")) return nullptr;
+        if (full && !fits) {
             waits_.fetch_add(1, std::memory_order_relaxed);
             Released released;
             Scheduler::Blocked blocked;
