@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/wait.hpp"
+
 namespace antiphon::python {
 
 namespace {
@@ -51,6 +53,15 @@ void Acks::send() {
             if (std::exchange(parked, true)) return;
         }
     }
+    if (ranges_.empty()) sent_.notify_all();
+}
+
+bool Acks::wait_sent(Nanos until) {
+    std::unique_lock lock(mutex_);
+    while (!ranges_.empty()) {
+        if (!wait_until(sent_, lock, until)) break;
+    }
+    return ranges_.empty();
 }
 
 }  // namespace antiphon::python

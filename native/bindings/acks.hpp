@@ -1,6 +1,7 @@
 // What a subscription has done with the events that a broker wants acknowledged, on its way there.
 #pragma once
 
+#include <condition_variable>
 #include <mutex>
 #include <vector>
 
@@ -38,6 +39,8 @@ class Acks : public Pump {
     // nudges; those that come before the task has its turn go together.
     bool add(const AckOf& event, AckRange::Verdict verdict);
     void send();  // never waits; what has no room goes later
+    // May block: until nothing is left to be sent, or the point in time. False: something is.
+    bool wait_sent(Nanos until);
     bool run_slice(Nanos) override {
         send();
         return false;
@@ -46,6 +49,7 @@ class Acks : public Pump {
    private:
     const std::uint32_t flow_;
     std::mutex mutex_;
+    std::condition_variable sent_;
     std::uint16_t broker_ = 0;  // whom these are for
     std::vector<AckRange> ranges_;
 };

@@ -126,6 +126,17 @@ Reference Inbox::event(const char* data, std::size_t size) {
         make_event(view, topic->name, told.source, missed, told.attempt, manual_ ? acks_ : nullptr, ack));
 }
 
+// What the decoder raised, in the library's own terms. Always returns null.
+PyObject* Inbox::refused(PyObject* source) {
+    const Reference error = take_exception();
+    const Reference wire = Reference::steal(PyImport_ImportModule("antiphon.wire.message"));
+    if (!wire) return nullptr;
+    const Reference meant = Reference::steal(
+        PyObject_CallMethod(wire.get(), "undecodable", "OOiO", decode_.get(), source, kind(), error.get()));
+    if (meant) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(meant.get())), meant.get());
+    return nullptr;
+}
+
 PyObject* Inbox::pair(Reference source, Reference data) {
     if (!data) return nullptr;
     if (reader_) return data.release();
@@ -134,7 +145,7 @@ PyObject* Inbox::pair(Reference source, Reference data) {
         data = Reference::steal(PyObject_CallOneArg(decode_.get(), raw));
         if (!data) {
             failed_.fetch_add(1, std::memory_order_relaxed);
-            return nullptr;
+            return refused(source.get());
         }
     }
     PyObject* both = PyTuple_New(2);
@@ -250,6 +261,12 @@ PyObject* Inbox::receive_many(Py_ssize_t most, double timeout) {
         if (PyList_Append(list.get(), both.get()) != 0) return nullptr;
     }
     return list.release();
+}
+
+bool Inbox::wait_acknowledged(double timeout) {
+    if (!acks_ || node_->forked()) return true;
+    Released released;
+    return acks_->wait_sent(now_ns() + static_cast<Nanos>(timeout * kSecond));
 }
 
 void Inbox::close() {

@@ -35,6 +35,8 @@ class Inbox {
     // coroutines. One thread takes at a time.
     void hold() { holds_ = true; }
     void done();
+    // May block: until all that was acknowledged is on its way, or for so many seconds; then false.
+    bool wait_acknowledged(double timeout);
     // Of each recorded topic: the sequence that comes next, and of which store.
     std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> positions() const;
 
@@ -56,6 +58,7 @@ class Inbox {
     void settle();                      // with the turn: what was taken of the run has been handled
     Reference event(const char* data, std::size_t size);
     PyObject* pair(Reference source, Reference data);
+    PyObject* refused(PyObject* source);
     PyObject* wait_and_take(double timeout, bool raise_when_closed, bool wait = true,
                             const char* call = "receive()");
     bool wait_until(Nanos deadline, Nanos now, std::uint64_t nudges);

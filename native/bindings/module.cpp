@@ -297,6 +297,7 @@ NB_MODULE(_core, m) {
         .def("set_share", &Handle::set_share, "share"_a)
         .def("route", &Handle::route, "source"_a, "number"_a, "to"_a.none())
         .def("acknowledge", &Handle::acknowledge, "manual"_a)
+        .def("wait_acknowledged", &Handle::wait_acknowledged, "timeout"_a)
         .def("positions", &Handle::positions)
         .def("meter", &registration_meter_dict)
         .def("delays", &delay_dict)
@@ -314,6 +315,7 @@ NB_MODULE(_core, m) {
         .def("acknowledge", &Inbox::acknowledge, "manual"_a)
         .def("hold", &Inbox::hold)
         .def("done", &Inbox::done)
+        .def("wait_acknowledged", &Inbox::wait_acknowledged, "timeout"_a)
         .def("positions", &Inbox::positions)
         .def_prop_ro("nudges", &Inbox::nudges)
         .def("tell", [](Inbox& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },

@@ -21,11 +21,13 @@ using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
 
-// False without an exception for what is no whole number, or one that is out of every range.
+// False without an exception for what is no whole number, or one that is out of every range. Of those that say
+// they are one, as NumPy's do, a truth value is none all the same.
 bool read_whole(PyObject* number, long& value) {
+    if (!PyIndex_Check(number) || PyBool_Check(number)) return false;
     int overflow = 0;
-    if (PyIndex_Check(number)) value = PyLong_AsLongAndOverflow(number, &overflow);
-    return PyIndex_Check(number) && overflow == 0 && !PyErr_Occurred();
+    value = PyLong_AsLongAndOverflow(number, &overflow);
+    return overflow == 0 && !PyErr_Occurred();
 }
 
 bool read_target(PyObject* target, long& id) {
@@ -117,6 +119,12 @@ void Handle::route(std::uint16_t source, std::uint32_t number, std::shared_ptr<R
 void Handle::acknowledge(bool manual) {
     handler_->acks = std::make_shared<Acks>(node_, registration_->flow);
     handler_->manual = manual;
+}
+
+bool Handle::wait_acknowledged(double timeout) {
+    if (!handler_->acks || node_->forked()) return true;
+    Released released;
+    return handler_->acks->wait_sent(now_ns() + static_cast<Nanos>(timeout * kSecond));
 }
 
 std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> Handle::positions() const {

@@ -36,6 +36,8 @@ class Handle {
     void route(std::uint16_t source, std::uint32_t number, std::shared_ptr<Route> to);
     // Its events are acknowledged from now on: as the handler ends, or by the program.
     void acknowledge(bool manual);
+    // May block: until all that was acknowledged is on its way, or for so many seconds; then false.
+    bool wait_acknowledged(double timeout);
     // Of a subscription: the last sequence of each recorded topic that was handed out.
     // Of each recorded topic: the sequence that comes next, and of which store.
     std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> positions() const;

@@ -19,15 +19,23 @@ std::int64_t Packed::offset(std::size_t at) const {
 }
 
 bool Packed::take(PyObject* data, PyObject* offsets) {
+    static const char* const wanted =
+        "offsets are a buffer of native int32 or int64, such as array('i') or an Arrow buffer viewed as integers";
+    if (!PyObject_CheckBuffer(data)) {
+        PyErr_Format(PyExc_TypeError, "data is bytes or another buffer, not %.100s", Py_TYPE(data)->tp_name);
+        return false;
+    }
+    if (!PyObject_CheckBuffer(offsets)) {
+        PyErr_Format(PyExc_TypeError, "%s, not %.100s", wanted, Py_TYPE(offsets)->tp_name);
+        return false;
+    }
     if (!data_.take(data, PyBUF_SIMPLE) || !offsets_.take(offsets, PyBUF_ND | PyBUF_FORMAT)) return false;
     width_ = static_cast<std::size_t>(offsets_->itemsize);
     // One letter, perhaps behind a mark of this machine's byte order.
     std::string_view format = offsets_->format ? offsets_->format : "B";
     if (format.size() == 2 && std::strchr("@=<", format[0])) format.remove_prefix(1);
     if ((width_ != 4 && width_ != 8) || (format != "i" && format != "l" && format != "q")) {
-        PyErr_SetString(PyExc_TypeError,
-                        "offsets are a buffer of native int32 or int64, such as array('i') or an Arrow buffer "
-                        "viewed as integers");
+        PyErr_SetString(PyExc_TypeError, wanted);
         return false;
     }
     const std::size_t entries = static_cast<std::size_t>(offsets_->len) / width_;

@@ -96,6 +96,11 @@ PyObject* to_text(const std::string& text) {
     return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
+// None: it is not known.
+PyObject* known_text(const std::string& text) {
+    return text.empty() ? Reference::share(Py_None).release() : to_text(text);
+}
+
 }  // namespace
 
 PyObject* raise(const char* name, const std::string& text, Reference facts) {
@@ -164,6 +169,11 @@ PyObject* raise_not_started() {
                  facts("{ss}", "what", "node"));
 }
 
+std::string way_to_reach(const std::string& address) {
+    return address.empty() ? "see that it runs, and give its address in peers= or with add_peer(), or let it connect first"
+                           : "see that it runs and listens there, or correct its address (peers=, add_peer)";
+}
+
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent) {
     const std::string where = peer != 0 ? "node " + std::to_string(peer) : "the node";
     const std::string at = outcome.address.empty() ? where : where + " at " + outcome.address;
@@ -180,8 +190,9 @@ PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Na
                          facts("{sisisdsn}", "peer", peer, "kind", kind, "waited", seconds, "sent",
                                static_cast<Py_ssize_t>(sent)));
         case Outcome::Code::unreachable:
-            return raise("PeerUnreachable", at + " cannot be reached: " + outcome.text,
-                         facts("{sisNsN}", "peer", peer, "address", to_text(outcome.address), "reason",
+            return raise("PeerUnreachable",
+                         at + " cannot be reached: " + outcome.text + "; " + way_to_reach(outcome.address),
+                         facts("{sisNsN}", "peer", peer, "address", known_text(outcome.address), "reason",
                                to_text(outcome.text)));
         case Outcome::Code::authentication:
             return raise("AuthenticationFailed", at + ": " + outcome.text + "; give both nodes the same secret, or certificates of one authority",

@@ -87,6 +87,8 @@ void forget_thread_state();  // the thread ends
 PyObject* raise(const char* name, const std::string& text, Reference facts = {});
 // A dict of facts; null entries of the format are as in Py_BuildValue("{...}").
 Reference facts(const char* format, ...);
+// What to do about a peer that cannot be reached at this address, which may be empty: unknown.
+std::string way_to_reach(const std::string& address);
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent);
 // False, with WouldBlock raised, on a thread whose event loop is running.
 bool may_wait(const char* call, const char* twin);

@@ -135,11 +135,31 @@ PyObject* Request::raise_timeout() {
     const double waited = static_cast<double>(now_ns() - began_) / kSecond;
     char text[32];
     std::snprintf(text, sizeof text, "%.3g s", waited);
-    return raise("RequestTimeout",
-                 "node " + std::to_string(pending_->peer.id) + " has not answered a request of kind " +
-                     std::to_string(pending_->kind) + " in " + text +
-                     "; wait longer (timeout=), or look at what its handler does",
-                 facts("{sisisd}", "peer", pending_->peer.id, "kind", pending_->kind, "waited", waited));
+    Peer& peer = pending_->peer;
+    const std::string request = "a request of kind " + std::to_string(pending_->kind);
+    std::string what = "node " + std::to_string(peer.id);
+    if (pending_->sent.load(std::memory_order_seq_cst)) {
+        what += " has not answered " + request + " in " + text +
+                "; wait longer (timeout=), or look at what its handler does";
+    } else if (peer.session.load(std::memory_order_seq_cst) != 0) {
+        what = request + " to " + what + " could not be sent in " + text +
+               "; wait longer (timeout=), or look at what its handler does";
+    } else {
+        // It has not left this node: nobody's handler is to blame.
+        const auto [reason, address] = last_failure();
+        what = "no connection with " + what + (address.empty() ? "" : " at " + address) + " in " + text + " for " +
+               request + (reason.empty() ? "" : ": " + reason) + "; " + way_to_reach(address) +
+               ", or wait longer (timeout=)";
+    }
+    return raise("RequestTimeout", what,
+                 facts("{sisisd}", "peer", peer.id, "kind", pending_->kind, "waited", waited));
+}
+
+std::pair<std::string, std::string> Request::last_failure() {
+    Peer& peer = pending_->peer;
+    std::lock_guard lock(peer.mutex);
+    const Failure& last = peer.failure;
+    return {last.text, last.address.empty() ? peer.explicit_address : last.address};
 }
 
 PyObject* Request::result() {
@@ -169,7 +189,8 @@ PyObject* Request::result() {
                          where + " cannot answer a request of kind " + std::to_string(kind) + ": " + std::string(body),
                          facts("{sisi}", "peer", peer, "kind", kind));
         case State::lost:
-            return raise_outcome({Outcome::Code::unreachable, std::string(body), {}, {}}, pending_->peer.id, kind, 0, 0);
+            return raise_outcome({Outcome::Code::unreachable, std::string(body), last_failure().second, {}}, pending_->peer.id,
+                                 kind, 0, 0);
         case State::cancelled:
             return raise("RequestCancelled",
                          "the request of kind " + std::to_string(kind) + " to " + where + " was cancelled",

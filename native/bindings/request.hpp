@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "bindings/python.hpp"
 #include "requests/completions.hpp"
@@ -40,6 +42,7 @@ class Request {
     int send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>& lead);  // without it if it has to wait
     int wait(Nanos until, std::optional<Lead>& lead);                                // gives it up
     PyObject* raise_timeout();
+    std::pair<std::string, std::string> last_failure();  // of the connection: why, and the address
     bool give_up();  // false: it is done
 
     std::shared_ptr<Node> node_;

@@ -209,7 +209,8 @@ void Node::take_down(Peer& peer, const std::string& reason) {
     const bool parted = peer.ending && !peer.in && !peer.out;
     if (!parted && sending) peer.lost_session.store(peer.sessions, std::memory_order_seq_cst);
     peer.session.store(0, std::memory_order_seq_cst);
-    const std::string address = peer.out ? peer.out->dial_address : peer.learned_address;
+    std::string address = peer.out ? peer.out->dial_address : "";
+    if (address.empty()) address = peer.learned_address;  // it was the peer who dialled
     if (Channel* out = release_out(peer)) close_channel(out);
     if (peer.in) close_channel(peer.in);
     peer.in = nullptr;

@@ -3,20 +3,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/wait.hpp"
 #include "frames/handshake.hpp"
 #include "node/peer.hpp"
 #include "requests/completions.hpp"
 
 namespace antiphon {
-
-bool Pending::wait(Nanos until) {
-    std::unique_lock lock(mutex_);
-    while (!done()) {
-        if (!wait_until(changed_, lock, until)) break;
-    }
-    return done();
-}
 
 void Pending::tell(std::shared_ptr<Completions> completions) {
     std::unique_lock lock(mutex_);
@@ -27,18 +18,22 @@ void Pending::tell(std::shared_ptr<Completions> completions) {
     told->push(id);
 }
 
-void Pending::end(State state, std::uint16_t reply_kind, std::string text, Buffer* buffer, std::size_t offset) {
+void Pending::end(State state, std::uint16_t reply_kind, std::string_view text, Buffer* buffer, std::size_t offset) {
     std::shared_ptr<Completions> told;
     {
         std::lock_guard lock(mutex_);
         state_ = state;
         reply_kind_ = reply_kind;
-        text_ = std::move(text);
+        if (text.size() <= kInside) {
+            small_ = text.size();
+            text.copy(inside_, kInside);
+        } else {
+            text_ = text;
+        }
         buffer_ = buffer;
         offset_ = offset;
-        done_.store(true, std::memory_order_seq_cst);
         told = completions_;
-        changed_.notify_all();
+        done_.set();
     }
     if (told) told->push(id);
     // The leader reads by itself; only what others end has to be told to it.
@@ -61,7 +56,7 @@ std::shared_ptr<Pending> Requests::take(std::uint64_t id, const Peer* peer, bool
     const auto found = pending_.find(id);
     if (found == pending_.end() || &found->second->peer != peer || (sent && !found->second->sent)) return nullptr;
     auto pending = std::move(found->second);
-    pending_.erase(found);
+    pending->place_ = pending_.extract(found);
     pending->peer.asking.fetch_sub(1, std::memory_order_seq_cst);
     open_.store(pending_.size(), std::memory_order_relaxed);
     return pending;
@@ -82,7 +77,7 @@ bool Requests::answer(Peer& peer, const ResponseHead& head, std::string_view bod
         case ResponseHead::Status::cannot: state = Pending::State::cannot; break;
         default: break;
     }
-    pending->end(state, head.kind, buffer ? std::string() : std::string(body), buffer, offset);
+    pending->end(state, head.kind, buffer ? std::string_view() : body, buffer, offset);
     return true;
 }
 

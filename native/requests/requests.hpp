@@ -6,7 +6,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/latch.hpp"
 #include "buffers/pool.hpp"
 
 namespace antiphon {
@@ -49,9 +49,9 @@ class Pending {
     }
     Pending(const Pending&) = delete;
 
-    bool done() const { return done_.load(std::memory_order_seq_cst); }
+    bool done() const { return done_.is_set(); }
     // Until then; false when it is not done. Not for a thread that leads.
-    bool wait(std::int64_t until);
+    bool wait(Nanos until) { return done_.wait(until); }
     // Pushes its id as soon as it is done, or at once. Null: nobody is told any more.
     void tell(std::shared_ptr<Completions> completions);
 
@@ -59,8 +59,8 @@ class Pending {
     State state() const { return state_; }
     std::uint16_t reply_kind() const { return reply_kind_; }
     std::string_view body() const {
-        return buffer_ ? std::string_view(buffer_->data() + offset_, buffer_->capacity() - offset_)
-                       : std::string_view(text_);
+        if (buffer_) return {buffer_->data() + offset_, buffer_->capacity() - offset_};
+        return small_ != 0 ? std::string_view(inside_, small_) : std::string_view(text_);
     }
 
     const std::uint64_t id;
@@ -73,18 +73,24 @@ class Pending {
 
    private:
     friend class Requests;
-    void end(State state, std::uint16_t reply_kind, std::string text, Buffer* buffer, std::size_t offset);
+    using Table = std::unordered_map<std::uint64_t, std::shared_ptr<Pending>>;
+    void end(State state, std::uint16_t reply_kind, std::string_view text, Buffer* buffer, std::size_t offset);
 
     std::mutex mutex_;
-    std::condition_variable changed_;
     std::shared_ptr<Completions> completions_;
     State state_ = State::waiting;
     std::uint16_t reply_kind_ = 0;
+    // A short answer lies in here. Memory that one thread allocates and another one frees makes both of them wait for
+    // the allocator, as soon as many threads ask.
+    static constexpr std::size_t kInside = 256;
+    std::size_t small_ = 0;
+    char inside_[kInside];
     std::string text_;
     Buffer* buffer_ = nullptr;  // a large answer, from offset_ on
     std::size_t offset_ = 0;
-    // Written last, with the mutex; read by the thread that waits.
-    std::atomic<bool> done_{false};
+    Table::node_type place_;  // in the table, once it was taken out: it goes with the request, to whoever asked
+    // Set last, with the mutex, which whoever waits for it does not take.
+    Latch done_;
 };
 
 class Requests {
@@ -107,7 +113,7 @@ class Requests {
     std::shared_ptr<Pending> take(std::uint64_t id, const Peer* peer, bool sent);
 
     std::mutex mutex_;
-    std::unordered_map<std::uint64_t, std::shared_ptr<Pending>> pending_;
+    Pending::Table pending_;
     std::uint64_t next_;
     std::atomic<std::uint64_t> open_{0}, late_{0};
 };

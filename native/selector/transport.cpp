@@ -110,10 +110,11 @@ class Unix : public Tcp {
             }
             // A socket file outlives its process. If nobody answers behind it, it is in the way;
             // a file that is no socket is somebody's, and stays.
+            const int error = errno;
             struct stat there;
-            if (errno != EADDRINUSE || attempt != 0 || stat(address.host.c_str(), &there) != 0 ||
+            if (error != EADDRINUSE || attempt != 0 || stat(address.host.c_str(), &there) != 0 ||
                 !S_ISSOCK(there.st_mode) || answers(endpoint)) {
-                errno = EADDRINUSE;
+                errno = error;
                 fail(fd, "listen on " + address.text());
             }
             close_descriptor(fd);

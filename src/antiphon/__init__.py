@@ -10,7 +10,8 @@ The package is laid out in layers, and imports point downward only:
 - ``antiphon.node``: `Node`, its connections, handlers, inboxes, shares, statistics and settings
 - ``antiphon.wire``: kinds of messages and their codec; bytes in, bytes out
 - ``antiphon.queueing``: formulas of delay over plain numbers; imported by its own name
-- ``antiphon.settings``, ``antiphon.errors``, ``antiphon.frozen``: what every layer shares
+- ``antiphon.settings``, ``antiphon.errors``, ``antiphon.frozen``, ``antiphon.whole``: what every
+  layer shares
 - ``antiphon._core``: C++; rings, selector, frames, flows, buffers, scheduler threads, timers
 
 Python decides, the core moves: what happens once per message is done in ``_core`` without the

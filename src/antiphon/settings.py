@@ -9,9 +9,17 @@ A layer describes its settings as a frozen dataclass and gives them a table name
    ``./antiphon.toml`` if there is one,
 4. the field's default.
 
-Nothing is ignored in silence: an unknown key, table or variable raises `ConfigError` with the
-names that would have been right, because a misspelt limit that does nothing is found only when
-the limit was needed. `resolve` keeps the origin of every value, which ``antiphon doctor`` prints.
+It is decided field by field: a configuration that was made in the program knows which of its
+fields were written (`Settings`), and whoever opens something takes the others from the rest of the
+list (`complete`). A setting that is itself made of settings, such as a node's ``schedule``, is put
+together in the same way.
+
+Nothing is ignored in silence, because a misspelt limit that does nothing is found only when the
+limit was needed. An unknown key or table of the file raises `ConfigError` with the names that would
+have been right, and so does an unknown variable under the prefix of the table that is resolved.
+Other variables that begin with ``ANTIPHON_`` may be somebody else's: those that nothing here reads
+are logged as a warning, once in a process, and ``antiphon doctor`` lists them. `resolve` keeps the
+origin of every value, which ``antiphon doctor`` prints too.
 
 Receives from nobody but the caller's environment; hands plain values to the dataclass, whose own
 ``__post_init__`` judges them.
@@ -22,23 +30,48 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import logging
 import os
 import re
+import threading
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from antiphon.errors import ConfigError
 from antiphon.toml_lines import Keys, line_of, lines_of
 
-__all__ = ["TABLES", "Setting", "load", "parse_size", "resolve"]
+__all__ = [
+    "OTHER_VARIABLES",
+    "TABLES",
+    "Setting",
+    "Settings",
+    "complete",
+    "load",
+    "parse_size",
+    "resolve",
+    "unknown_variables",
+    "whole",
+]
+
+log = logging.getLogger(__name__)
 
 TABLES = ("node", "bus", "group", "broker", "bulk", "timing", "lab", "pipeline", "spark")
 """Tables that antiphon.toml may hold, also those of layers that this process does not use."""
+
+OTHER_VARIABLES = (
+    "ANTIPHON_CONFIG",
+    "ANTIPHON_JGROUPS_JAR",
+    "ANTIPHON_REQUIRE",
+    "ANTIPHON_SEED",
+    "ANTIPHON_SSH",
+    "ANTIPHON_STRESS",
+)
+"""What the library, the lab and the tests read that is no setting of a table."""
 
 T = TypeVar("T")
 
@@ -78,6 +111,54 @@ class Setting:
         return f"{self.source}, line {self.line}" if self.line else self.source
 
 
+class Settings:
+    """Base of a frozen dataclass of settings, which knows which of its fields were written.
+
+    That is no field: two that hold the same values are equal, whoever wrote them. Copies and
+    pickles know it too; what `dataclasses.replace` makes counts as written in every field.
+    ``table``, where there is one, is that of `TABLES`.
+    """
+
+    _tables: ClassVar[dict[str, type[Settings]]] = {}
+    _written: frozenset[str]
+
+    def __init_subclass__(cls, table: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if table is not None:
+            Settings._tables[table] = cls
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        in_order = (name for name, _ in zip(_fields(cls), args, strict=False))
+        object.__setattr__(self, "_written", frozenset((*in_order, *kwargs)))
+        return self
+
+
+def whole(settings: T) -> T:
+    """The same values, all of them written: nothing is left to the environment and the file."""
+    return dataclasses.replace(settings) if isinstance(settings, Settings) else settings  # type: ignore[type-var]
+
+
+def _is_whole(settings: Settings) -> bool:
+    return all(
+        name in settings._written
+        and (not isinstance(value := getattr(settings, name), Settings) or _is_whole(value))
+        for name in _fields(type(settings))
+    )
+
+
+def _as_written(settings: Settings) -> dict[str, Any]:
+    return {
+        name: getattr(settings, name)
+        for name in _fields(type(settings))
+        if name in settings._written
+    }
+
+
+def _fields(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls) if field.init}
+
+
 def parse_size(value: object) -> int:
     """Bytes from an int or from text such as ``"4MiB"``, ``"64 KiB"``, ``"1.5MB"`` or ``"4096"``.
 
@@ -106,15 +187,53 @@ def load(
     What the dataclass itself refuses is raised again with the place that the value came from.
     """
     settings = resolve(cls, table, arguments, environ=environ)
+    _warn_once()
     try:
         return cls(**{name: setting.value for name, setting in settings.items()})
     except ConfigError as error:
-        origin = settings.get(error.setting or "")
-        if origin is None or origin.source in ("argument", "default"):
+        origins = _origins(error, settings)
+        if not origins:
             raise
         raise ConfigError(
-            f"{error} (set by {origin.place})", setting=error.setting, value=error.value
+            f"{error} ({origins})", setting=error.setting, value=error.value
         ) from error
+
+
+def _origins(error: ConfigError, settings: Mapping[str, Setting]) -> str:
+    """Where the value came from, and those that it was compared with, if not from the program."""
+    elsewhere = {
+        name: f"set by {setting.place}"
+        for name, setting in settings.items()
+        if setting.source not in ("argument", "default")
+    }
+    words = set(re.findall(r"\w+", str(error)))
+    places = [
+        place if name == error.setting else f"{name} {place}"
+        for name, place in elsewhere.items()
+        if name == error.setting or name in words
+    ]
+    return ", ".join(places)
+
+
+def complete(
+    cls: type[T],
+    table: str,
+    config: T | None,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> T:
+    """The settings in force where ``config`` was given, None for nothing, and ``arguments`` too.
+
+    What is written in one of them holds, ``arguments`` first; the rest comes from the environment,
+    the file and the defaults. Raises `ConfigError`.
+    """
+    if config is None:
+        return load(cls, table, arguments, environ=environ)
+    if not isinstance(config, Settings) or (_is_whole(config) and not arguments):
+        return config
+    given = {**_as_written(config), **(arguments or {})}
+    return load(type(config), table, given, environ=environ)
 
 
 def resolve(
@@ -127,9 +246,9 @@ def resolve(
     """Every field of ``cls`` with its winning value and source, in the order of declaration."""
     environment = os.environ if environ is None else environ
     given = dict(arguments or {})
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    fields = _fields(cls)
     hints = typing.get_type_hints(cls)
-    prefix = f"ANTIPHON_{table.upper()}_"
+    prefix = _prefix(table)
 
     for name in given:
         if name not in fields:
@@ -144,31 +263,103 @@ def resolve(
     resolved: dict[str, Setting] = {}
     lines = lines_of(text) if in_file else {}
     for name, field in fields.items():
-        line = 0
         variable = prefix + name.upper()
+        found = []
         if name in given:
-            value, source = given[name], "argument"
-        elif environment.get(variable):
-            value, source = environment[variable], variable
-        elif name in in_file:
-            value, source = in_file[name], f"{path} [{table}]"
+            found.append(Setting(name, given[name], "argument"))
+        if environment.get(variable):
+            found.append(Setting(name, environment[variable], variable))
+        if name in in_file:
             line = line_of(lines, (table, name))
-        else:
-            resolved[name] = Setting(name, _default(field), "default")
-            continue
-        size = bool(field.metadata.get("size"))
-        try:
-            converted = _convert(hints[name], value, size)
-        except ValueError as error:
-            inside = error.keys if isinstance(error, _Inside) else ()
-            full = ".".join(map(str, (name, *inside)))
-            if line:
-                line = line_of(lines, (table, name, *inside))
-            place = Setting(name, value, source, line).place
-            where = f"argument {full}" if source == "argument" else f"{full}, set by {place}"
-            raise ConfigError(f"{where}: {error}", setting=full, value=value) from None
-        resolved[name] = Setting(name, converted, source, line)
+            found.append(Setting(name, in_file[name], f"{path} [{table}]", line))
+
+        settled: Setting | None = None
+        for one in found:
+            if settled is None:
+                settled = _converted(one, hints[name], field, table, lines)
+            elif isinstance(settled.value, Settings) and not _is_whole(settled.value):
+                settled = _filled(settled, _converted(one, hints[name], field, table, lines))
+        if settled is None:
+            settled = Setting(name, _default(field), "default")
+        resolved[name] = dataclasses.replace(settled, value=whole(settled.value))
     return resolved
+
+
+def _converted(
+    found: Setting, hint: Any, field: dataclasses.Field[Any], table: str, lines: dict[Keys, int]
+) -> Setting:
+    """With the value as the field's type; raises `ConfigError` that names the place."""
+    try:
+        value = _convert(hint, found.value, bool(field.metadata.get("size")))
+    except ValueError as error:
+        inside = error.keys if isinstance(error, _Inside) else ()
+        full = ".".join(map(str, (found.name, *inside)))
+        if found.line:
+            line = line_of(lines, (table, found.name, *inside))
+            found = dataclasses.replace(found, line=line)
+        argument = found.source == "argument"
+        where = f"argument {full}" if argument else f"{full}, set by {found.place}"
+        raise ConfigError(f"{where}: {error}", setting=full, value=found.value) from None
+    return dataclasses.replace(found, value=value)
+
+
+def _filled(first: Setting, rest: Setting) -> Setting:
+    """Settings within a setting: what ``first`` does not say is as ``rest`` says."""
+    if not isinstance(rest.value, Settings) or rest.value._written <= first.value._written:
+        return first
+    value = type(first.value)(**{**_as_written(rest.value), **_as_written(first.value)})
+    return Setting(first.name, value, f"{first.source} and {rest.source}")
+
+
+def _prefix(table: str) -> str:
+    return f"ANTIPHON_{table.upper()}_"
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Variables that begin with ``ANTIPHON_`` and that nothing reads, with the nearest name.
+
+    Those of a table whose settings this process has not imported are not judged, and empty ones
+    count as not set.
+    """
+    environment = os.environ if environ is None else environ
+    known = list(OTHER_VARIABLES)
+    unjudged = [_prefix(table) for table in _WITH_SETTINGS if table not in Settings._tables]
+    for table, cls in Settings._tables.items():
+        known += [_prefix(table) + name.upper() for name in _fields(cls)]
+    unknown: dict[str, str | None] = {}
+    for variable in sorted(environment):
+        if (
+            variable.startswith("ANTIPHON_")
+            and environment[variable]
+            and variable not in known
+            and not variable.startswith(tuple(unjudged))
+        ):
+            unknown[variable] = _nearest(variable, known)
+    return unknown
+
+
+_WITH_SETTINGS = ("node", "bus", "group", "broker")
+_warned: list[str] = []
+_warning = threading.Lock()
+
+
+def _warn_once() -> None:
+    with _warning:
+        unknown = {} if _warned else unknown_variables()
+        _warned.extend(unknown)
+    if unknown:
+        log.warning(
+            "environment: nothing reads %s; correct the name, or choose one that does not begin "
+            "with ANTIPHON_ if it is your own",
+            ", ".join(
+                f"{name} (did you mean {nearest}?)" if nearest else name
+                for name, nearest in unknown.items()
+            ),
+        )
+
+
+def _nearest(name: str, allowed: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, list(allowed), n=1)), None)
 
 
 class _Inside(ValueError):
@@ -202,8 +393,8 @@ def _check_variables(
 
 def _unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
     names = list(allowed)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
+    close = _nearest(name, names)
+    hint = f"did you mean {close}? " if close else ""
     return ConfigError(f"{what}; {hint}allowed are {', '.join(names)}", setting=name)
 
 
@@ -323,7 +514,7 @@ def _convert_record(cls: type[Any], value: object) -> Any:
     """Settings within a setting: a TOML table, or ``name=value, name=value`` in a variable."""
     given = _convert_mapping((str, object), value, False)
     hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    fields = _fields(cls)
     converted = {}
     for name, item in given.items():
         if name not in fields:

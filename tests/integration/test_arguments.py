@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from antiphon import (
     Closed,
     ConfigError,
     Group,
+    Message,
     Node,
     NodeConfig,
     ReceiveTimeout,
@@ -301,3 +303,85 @@ def test_a_broker_takes_its_own_settings_and_a_bus_its_own_addresses() -> None:
 def test_a_speed_without_a_replay_is_refused(tmp_path: Any) -> None:
     with Broker(HERE, store=tmp_path) as broker, Bus(broker.address) as bus:
         refused("speed", bus.subscribe, "orders", speed=1.0)
+
+
+@pytest.mark.parametrize("node", [5, "node", NodeConfig()])
+def test_what_is_no_node_is_refused_by_a_bus_and_by_a_group(channel: str, node: Any) -> None:
+    refused("node", Bus, channel, node=node)
+    refused("node", Group, "a", node=node)
+
+
+# --- whole numbers --------------------------------------------------------------------------------
+
+
+class Whole:
+    """A number as NumPy's are: no int, but it says that it is a whole one."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+def numbers() -> list[Callable[[int], Any]]:
+    try:
+        import numpy
+    except ImportError:
+        return [Whole]
+    return [Whole, numpy.uint16, numpy.int64]
+
+
+@pytest.mark.parametrize("number", numbers())
+def test_ids_and_kinds_are_whatever_says_that_it_is_a_whole_number(
+    number: Callable[[int], Any],
+) -> None:
+    class Numbered(Message, kind=number(61790)):  # type: ignore[call-arg]
+        seq: int
+
+    one, kind, plain = number(1), number(KIND), number(KIND + 1)
+    got: list[bytes] = []
+    with Node(one, peers={number(2): "tcp://127.0.0.1:9"}) as node:
+        assert type(node.id) is int
+        node.add_peer(number(3), "tcp://127.0.0.1:9")
+        node.remove_peer(number(3))
+        node.remove_peer(2)
+        inbox = node.inbox(kind, capacity=number(100))
+        node.on(plain, lambda source, data: got.append(data) or data)
+        typed = node.inbox(Numbered)
+        node.send(one, b"1", kind=kind)
+        node.send([one, 1], b"2", kind=kind)
+        node.send(target=one, message=b"3", kind=kind)
+        node.send(one, Numbered(4))
+        node.send_many(one, [b"4"], kind=kind)
+        node.send_packed(one, b"5", array("i", [0, 1]), kind=kind)
+        assert node.try_send(one, b"6", kind=kind)
+        node.send_async(one, b"7", kind=kind).result(PATIENCE)
+        node.send_async([one], b"8", kind=kind).result(PATIENCE)
+        assert node.request(one, b"x", kind=plain, timeout=PATIENCE) == b"x"
+        assert node.request_async(one, b"y", kind=plain).result(PATIENCE) == b"y"
+        came = [inbox.receive(PATIENCE)[1] for _ in range(9)]
+        assert came == [b"1", b"2", b"2", b"3", b"4", b"5", b"6", b"7", b"8"]
+        assert typed.receive(PATIENCE) == (1, Numbered(4))
+        assert got == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("value", [True, 1.0, 200.0, "1", None])
+def test_truth_values_and_fractions_are_no_ids_and_no_kinds(value: Any) -> None:
+    with Node(1) as node:
+        for call in (
+            partial(node.send, value, b"x", kind=KIND),
+            partial(node.send, [value], b"x", kind=KIND),
+            partial(node.try_send, value, b"x", kind=KIND),
+            partial(node.send_many, value, [b"x"], kind=KIND),
+            partial(node.send_async, value, b"x", kind=KIND),
+            partial(node.request, value, b"x", kind=KIND),
+            partial(node.remove_peer, value),
+            partial(node.add_peer, value, HERE),
+            partial(node.send, 1, b"x", kind=value),
+            partial(node.request, 1, b"x", kind=value),
+            partial(node.on, value, print),
+            partial(node.inbox, value),
+        ):
+            with pytest.raises((ConfigError, TypeError)):
+                call()

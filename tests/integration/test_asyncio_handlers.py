@@ -233,8 +233,8 @@ def test_who_asked_is_told_when_the_loop_ends_under_the_handler(run: Run, ordere
             there.start()
             here.add_peer(THERE, there.address)
             for message in numbered(3):
-                future = here.request_async(THERE, message, kind=KIND, timeout=5)
-                asking.append(Running(functools.partial(future.result, 5)))
+                future = here.request_async(THERE, message, kind=KIND, timeout=25)
+                asking.append(Running(functools.partial(future.result, 25)))
             await soon(lambda: gated.begun and kind_of(there).messages == 3)
             await settle()
 

@@ -7,10 +7,18 @@ import contextlib
 import time
 from collections import Counter
 
-import msgspec
 import pytest
 
-from antiphon import Closed, Future, Inbox, Node, ReceiveTimeout, RequestCancelled, WouldBlock
+from antiphon import (
+    Closed,
+    Future,
+    Inbox,
+    Node,
+    ProtocolError,
+    ReceiveTimeout,
+    RequestCancelled,
+    WouldBlock,
+)
 from integration.loops import Run, echo, pair, settle, soon, task
 from unit.node.pairs import HERE, KIND, THERE, Ping, numbered
 
@@ -163,9 +171,14 @@ def test_a_message_that_cannot_be_decoded_is_raised_and_the_next_is_received(run
             inbox = there.inbox(Ping)
             await here.send_async(THERE, b"\xc1", kind=61001)
             await here.send_async(THERE, Ping(1))
-            with pytest.raises(msgspec.DecodeError):
+            with pytest.raises(ProtocolError):
                 await inbox.receive_async(5)
             assert await inbox.receive_async(5) == (HERE, Ping(1))
+            await here.send_async(THERE, b"\xc1", kind=61001)
+            await here.send_async(THERE, Ping(2))
+            with pytest.raises(ProtocolError):
+                await anext(inbox)
+            assert await anext(inbox) == (HERE, Ping(2))
 
     run(main)
 

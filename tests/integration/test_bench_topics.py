@@ -86,7 +86,10 @@ def test_half_of_what_it_can_do_by_a_timetable_is_published(variant: str) -> Non
     assert (most.outcome, most.reason) == ("ok", "")
     assert most.received == most.sent > 0
     if variant == "event":
-        half = measure(Point("antiphon", "event", "half", 128), SHORT)
+        # One of three: a pause of the machine may fill the whole of so short a window.
+        points = (measure(Point("antiphon", "event", "half", 128), SHORT) for _ in range(3))
+        half = next((one for one in points if one.measured), None)
+        assert half is not None
         assert (half.outcome, half.reason) == ("ok", "")
         offered = half.figures["offered_per_second"]
         assert 0 < offered < 0.75 * most.rate

@@ -25,7 +25,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(path: Path) -> Iterator[Broker]:
-    with recording(path, fsync="none") as running:
+    """One that loses nothing where somebody is slow because the machine is."""
+    with recording(path, fsync="none", max_block=10.0) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ from antiphon.topics.announcements import Subscribed, Update, Want, encode
 from integration.brokers import announce, settled, stays
 from integration.buses import PATIENCE, Events, serves
 from integration.commands import command, serving
-from unit.node.pairs import numbered
+from unit.node.pairs import free_address, numbered
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -231,8 +231,7 @@ def test_a_coroutine_is_refused_in_the_same_way(broker: Broker) -> None:
 
 def test_rights_come_back_with_the_broker() -> None:
     """A client that was there before its broker, and one whose broker begins another life."""
-    with Broker("tcp://127.0.0.1:0", config=rules()) as first:
-        address = first.address
+    address = free_address()
     early = Bus(address, token="token of both")
     events = Events()
     with early:

@@ -273,6 +273,7 @@ def test_a_publisher_outlives_its_broker_and_nothing_is_there_twice(path: Path) 
         broker.kill()
         for i in range(100, 200):  # kept here
             publisher.publish(b"%d" % i)
+        eventually(lambda: publisher.subscribers == 0, PATIENCE, "it is known to have gone")
         with pytest.raises(PeerUnreachable, match="are kept"):
             publisher.flush(0.2)
         with standing(address, path):

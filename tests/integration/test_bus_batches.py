@@ -41,7 +41,7 @@ class Batches(Collected[EventBatch]):
 
 def test_a_batch_has_everything_that_is_known_of_its_events(channel: str) -> None:
     with Bus(channel) as here, Bus(channel) as there, HeldBatches() as held:
-        there.subscribe("plant/*", held, batch=True)
+        subscription = there.subscribe("plant/*", held, batch=True)
         publisher = here.publisher("plant/7")
         serves(publisher)
         before = time.time_ns()
@@ -49,6 +49,7 @@ def test_a_batch_has_everything_that_is_known_of_its_events(channel: str) -> Non
         assert held.entered.wait(PATIENCE)  # the rest is gathered behind it
         publisher.publish_many(numbered(100))
         here_then = time.time_ns()
+        eventually(lambda: subscription.pending == 100, PATIENCE, "all wait")
         held.open()
         eventually(lambda: sum(map(len, held.batches.items)) == 101, PATIENCE)
         batches = held.batches.items
@@ -115,7 +116,7 @@ def test_a_batch_outlives_its_handler_and_its_bus(channel: str) -> None:
 
 def test_properties_in_a_batch_stand_at_their_events(channel: str) -> None:
     with Bus(channel) as here, Bus(channel) as there, HeldBatches() as held:
-        there.subscribe("a", held, batch=True)
+        subscription = there.subscribe("a", held, batch=True)
         publisher = here.publisher("a")
         serves(publisher)
         publisher.publish(b"0")
@@ -123,6 +124,7 @@ def test_properties_in_a_batch_stand_at_their_events(channel: str) -> None:
         for number in range(1, 60):
             properties = None if number % 3 == 0 else {"number": number, "even": number % 2 == 0}
             publisher.publish(b"%d" % number, properties)
+        eventually(lambda: subscription.pending == 59, PATIENCE, "all wait")
         held.open()
         eventually(lambda: sum(map(len, held.batches.items)) == 60, PATIENCE)
         batches = held.batches.items

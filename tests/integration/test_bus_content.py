@@ -375,6 +375,8 @@ def test_ctrl_c_ends_the_wait_for_a_judge(channel: str) -> None:
             publisher.publish(ORDER)
             pid = here._interests.judge.xml.pid
             assert pid is not None
+            # So long that it is not given up before the keys are pressed.
+            here._interests.judge.xml._deadline = PATIENCE
             os.kill(pid, signal.SIGSTOP)
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             with pytest.raises(Pressed):

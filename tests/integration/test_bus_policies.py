@@ -86,7 +86,7 @@ def test_the_others_get_an_event_while_its_publisher_waits_for_a_full_one(channe
 
 def test_a_publisher_that_waits_too_long_raises_and_what_it_gave_up_is_missed(channel: str) -> None:
     # Long enough for the first event, which connects, and for the last, which waits for credit.
-    config = NodeConfig(send_timeout=1.5)
+    config = NodeConfig(send_timeout=3.0)
     with Bus(channel, node_config=config) as here, Bus(channel) as there, Held() as held:
         subscription = there.subscribe("a", held, capacity=2)
         publisher = here.publisher("a")

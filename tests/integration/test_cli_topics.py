@@ -71,6 +71,23 @@ def test_lines_of_standard_input_are_events_and_json_has_all_of_them(place: dict
     assert all(event["missed"] == 0 for event in events)
 
 
+def test_data_that_is_no_text_does_not_look_like_one(place: dict[str, str]) -> None:
+    with subscriber(place, "t", "--count", "2", "--json") as sub:
+        done = subprocess.run(
+            [*ANTIPHON, "pub", "t", "--wait", "30"],
+            input=b"\xff\xfe\n" + rb"\xff\xfe",
+            env=place,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0
+        output, _ = sub.communicate(timeout=60)
+    one, other = (json.loads(line) for line in output.splitlines())
+    assert (one["data"], one["data_base64"]) == (None, "//4=")
+    assert other["data"] == r"\xff\xfe"
+    assert "data_base64" not in other
+
+
 def test_where_lets_through_what_fits(place: dict[str, str]) -> None:
     with subscriber(place, "t", "--where", "n > 5", "--count", "1") as sub:
         assert publish(place, "t", "low", "--property", "n=5").returncode == 0

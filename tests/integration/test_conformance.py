@@ -183,8 +183,8 @@ def test_timers_and_handlers_of_the_node_are_held_to_their_shares_as_well(channe
         node.on(202, lambda source, data: None)
         names = [one.__qualname__ for one in (over, good)]
         # So far apart that a slow machine misses none.
-        timers = [bus.every(1.0, over, share=TINY), bus.every(1.0, good, share=0.3)]
-        timers.append(bus.every(1.0, free))
+        timers = [bus.every(4.0, over, share=TINY), bus.every(4.0, good, share=0.3)]
+        timers.append(bus.every(4.0, free))
         calm = bus.publisher("calm", share=0.3)
         serving = bus.subscribe("calm")
         serves(calm)

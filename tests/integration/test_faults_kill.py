@@ -316,9 +316,10 @@ def test_a_receiver_that_was_frozen_while_its_sender_closed_gets_everything() ->
 
 def test_a_frozen_receiver_is_found_dead_by_its_silence_and_reached_again_later() -> None:
     lost: Collected[tuple[int, str]] = Collected()
-    config = NodeConfig(heartbeat=0.3)
+    beat = 0.8  # so that neither is called dead when the machine stops it for a while
+    config = NodeConfig(heartbeat=beat)
     with (
-        Child(receiver, id=2, heartbeat=0.3) as child,
+        Child(receiver, id=2, heartbeat=beat) as child,
         Node(1, config=config, peers={2: child.expect("ready")["address"]}) as node,
     ):
         node.on_disconnected(lambda peer, reason: lost.add((peer, reason)))
@@ -328,7 +329,7 @@ def test_a_frozen_receiver_is_found_dead_by_its_silence_and_reached_again_later(
         frozen = time.monotonic()
         ((peer, reason),) = lost.first(1, timeout=15)
         # After five heartbeats. The last sign of life may be two of them old.
-        assert time.monotonic() - frozen > 0.8
+        assert time.monotonic() - frozen > 2.9 * beat
         assert peer == 2
         assert "no sign of life" in reason
         go_on(child.pid)

@@ -917,10 +917,10 @@ def test_one_who_was_stopped_does_not_call_the_others_silent(
     multicast: Channel, stranger: Eavesdropper
 ) -> None:
     child = multicast.child(1, **multicast.often)
-    stranger.say(datagram(new(2), 1, expiry=1.5))
+    stranger.say(datagram(new(2), 1, expiry=3.0))  # before that it is stopped
     hears_of(child, "present", 2)
     child.signal(signal.SIGSTOP)
-    time.sleep(2.0)  # longer than the silence that is allowed
+    time.sleep(3.5)  # longer than the silence that is allowed
     resumed = time.monotonic()
     child.signal(signal.SIGCONT)
     assert hears_of(child, "gone", 2)["at"] > resumed + 0.5

@@ -332,7 +332,7 @@ def test_a_blocking_kind_is_not_touched_by_a_dropping_one_beside_it() -> None:
             here.send(THERE, message, kind=OTHER)
             here.send(THERE, message, kind=KIND)
         assert heard.wait(500) == numbered(500)
-        assert dropping.dropped == 499
+        eventually(lambda: dropping.dropped == 499)
 
 
 # --- neighbours -----------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_a_false_suspicion_is_cleared_by_an_answer(crowd: Crowd) -> None:
 def test_one_that_was_put_out_by_mistake_comes_back_and_nothing_comes_twice(
     crowd: Crowd, stack: str
 ) -> None:
-    crowd.start_in_turn(3, options={"stack": stack}, config={"failure_timeout": 1.0})
+    crowd.start_in_turn(3, options={"stack": stack}, config={"failure_timeout": 3.0})
     first, stopped, last = crowd.members
     for child in crowd.members:
         ask(child, "send", "sent", count=100)

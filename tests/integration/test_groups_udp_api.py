@@ -186,13 +186,23 @@ def test_another_transport_is_another_group_and_it_says_so(
         eventually(lambda: "with another transport" in caplog.text, 10)
 
 
+class Looked(frozenset[int]):
+    """Keeps how often it was looked at as a whole, which is done twenty times a second."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.looks += 1
+        return super().__iter__()
+
+
 def test_a_partition_cuts_datagrams_too(party: Party) -> None:
     cut = layers.Partition()
     stack = udp_layers()
     stack.insert(1, cut)
     one, other = party.join(), party.join(stack)
-    cut.nodes = frozenset([one.node.id])
-    time.sleep(0.2)  # it is looked at twenty times a second
+    cut.nodes = nodes = Looked([one.node.id])
+    eventually(lambda: nodes.looks >= 2, 20, "it is in force since the first look")
     one.send(b"lost, for now")
     party.got[0].first(1)
     assert party.got[1].items == []

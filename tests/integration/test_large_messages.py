@@ -391,7 +391,7 @@ def test_large_messages_that_a_policy_drops_give_the_budget_back() -> None:
 
 
 def test_large_messages_in_send_many_are_counted_in_sent() -> None:
-    config = dataclasses.replace(BUDGET, large_message_bytes=200_000, send_timeout=1.0)
+    config = dataclasses.replace(BUDGET, large_message_bytes=200_000, send_timeout=3.0)
     with nodes(config) as (here, there):
         inbox = there.inbox(KIND)
         place(here, b"connects")  # which may take longer than a send waits

@@ -89,6 +89,18 @@ def test_all_tables_are_made_with_the_declared_columns(finished: Finished) -> No
     assert told["campaigns"]["one"]["runs"] == 2
 
 
+def test_every_table_can_be_opened_by_its_path_also_without_rows(
+    spark: SparkSession, finished: Finished
+) -> None:
+    empty = [table for table, rows in pipeline.tables(finished.out).items() if rows == {"one": 0}]
+    assert empty
+    for table in schemas.TABLES:
+        frame = spark.read.parquet(str(finished.out / table))
+        has = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        assert has == schemas.TABLES[table]
+        assert (frame.count() == 0) == (table in empty)
+
+
 def test_running_again_replaces_and_another_campaign_is_added(
     spark: SparkSession, finished: Finished, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from antiphon import (
     NodeConfig,
     PeerUnreachable,
     RemoteError,
+    RequestTimeout,
 )
 from antiphon.testing import Child, Collected, Control, Host, Proxy
 from integration.asking import SOON, Slow, ask, asleep, echo, slow_there
@@ -74,6 +75,33 @@ def test_an_unreachable_peer_is_said(call: str) -> None:
         assert error.value.peer == THERE
         assert isinstance(error.value, ConnectionError)
         assert here.statistics().requests_open == 0
+
+
+@pytest.mark.parametrize("call", ["request", "request_async"])
+def test_a_request_that_never_found_a_connection_blames_no_handler(call: str) -> None:
+    with Node(HERE, peers={THERE: "tcp://127.0.0.1:9"}) as here:
+        with pytest.raises(RequestTimeout) as error:
+            ask(here, call, b"x", timeout=0.4)
+        assert (error.value.peer, error.value.kind) == (THERE, KIND)
+        assert 0.4 <= error.value.waited < SOON
+        text = str(error.value)
+        assert text.startswith("no connection with node 2 at tcp://127.0.0.1:9 in "), text
+        assert ": Connection refused; see that it runs and listens there" in text
+        assert "handler" not in text
+        assert here.statistics().requests_open == 0
+
+
+def test_an_unreachable_peer_is_named_with_what_to_do() -> None:
+    config = NodeConfig(connect_timeout=0.3)
+    with Node(HERE, peers={THERE: "tcp://127.0.0.1:9"}, config=config) as here:
+        with pytest.raises(PeerUnreachable) as error:
+            here.send(THERE, b"x", kind=KIND)
+        assert error.value.address == "tcp://127.0.0.1:9"
+        assert error.value.reason == "Connection refused"
+        assert str(error.value) == (
+            "node 2 at tcp://127.0.0.1:9 cannot be reached: Connection refused; see that it runs "
+            "and listens there, or correct its address (peers=, add_peer)"
+        )
 
 
 def test_a_peer_that_is_removed_fails_what_waits_for_it() -> None:
@@ -156,7 +184,42 @@ def test_a_peer_killed_while_requests_wait_fails_them_soon() -> None:
             assert time.monotonic() - killed < SOON
             assert {type(error) for error in errors} == {PeerUnreachable}
             assert {error.peer for error in errors} == {THERE}  # type: ignore[union-attr]
+            assert {error.address for error in errors} == {address}  # type: ignore[union-attr]
+            for error in errors:
+                assert f"node 2 at {address} cannot be reached: " in str(error)
+                assert "; see that it runs" in str(error)
             assert here.statistics().requests_open == 0
+
+
+def dialler(control: Control, id: int, to: str) -> None:
+    """Connects by itself, and never answers."""
+    import threading
+
+    import antiphon
+
+    def never(source: int, data: bytes) -> None:
+        control.tell("asked")
+        threading.Event().wait()
+
+    with antiphon.Node(id, peers={1: to}) as node:
+        node.on(200, never)
+        node.send(1, b"here I am", kind=201)
+        control.tell("ready", address=node.address)
+        control.hear()
+
+
+def test_a_peer_that_dialled_and_is_killed_is_named_with_the_address_it_gave() -> None:
+    with Node(HERE, config=NORMAL) as here:
+        inbox = here.inbox(OTHER)
+        with Child(dialler, id=THERE, to=here.address) as child:
+            address = child.expect("ready")["address"]
+            inbox.receive(SOON)
+            future = here.request_async(THERE, b"x", kind=KIND, timeout=30)
+            child.expect("asked")
+            child.kill()
+            error = future.exception(SOON)
+            assert isinstance(error, PeerUnreachable)
+            assert error.address == address
 
 
 def test_a_peer_started_again_under_its_id_answers_and_no_old_answer_is_taken() -> None:

@@ -235,14 +235,18 @@ def test_threads_that_wait_for_receipts_of_one_appender_are_each_woken(tmp_path:
                 appender.wait(appender.submit(b"x", timeout=10.0))
                 taken.append(time.monotonic() - began)
 
+        append()  # nobody else waits: what the disk takes
+        alone = sorted(taken)[12]
+        taken.clear()
         workers = [threading.Thread(target=append) for _ in range(4)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
         assert len(taken) == 100
-        # Signals are looked for every 100 ms; a waiter that is not woken takes as long.
-        assert sorted(taken)[50] < 0.09
+        # Signals are looked for every 100 ms; a waiter that is not woken takes as long. One that is
+        # waits for what is being synced, and then for its own.
+        assert sorted(taken)[50] < 0.09 + 2 * alone
 
 
 def test_a_queue_that_is_full_and_a_record_that_cannot_fit_say_so(tmp_path: Path) -> None:

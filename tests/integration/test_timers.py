@@ -175,15 +175,21 @@ def test_the_shortest_period_accounts_for_every_call(channel: str) -> None:
         timer = bus.every(1e-5, counting)
         began = time.monotonic()
         eventually(lambda: time.monotonic() - began > 1.0, PATIENCE)
-        ended = time.monotonic()
+
+        def accounted() -> bool:
+            """What the timers' own thread has not looked at yet may be missing."""
+            passed = time.monotonic() - began
+            counts = timer.statistics()
+            return bool(counts["calls"] + counts["missed"] >= 0.5 * passed / 1e-5)
+
+        # That thread may have stood still just now; were calls forgotten, it would stay behind.
+        eventually(accounted, PATIENCE, "they are accounted for")
         timer.close()
         after = time.monotonic()
     counts = timer.statistics()
     assert counts["calls"] == counting.calls > 0
     due = counts["calls"] + counts["missed"]
     assert due <= (after - before) / 1e-5 + 1
-    # What the timers' own thread has not looked at yet may be missing.
-    assert due >= 0.5 * (ended - began) / 1e-5
 
 
 def test_hundreds_of_timers_are_called_each_at_its_own_times(channel: str) -> None:
@@ -387,16 +393,30 @@ def test_after_a_long_call_nothing_is_caught_up(channel: str) -> None:
 def test_a_call_that_takes_longer_than_the_period_misses_the_next_ones(channel: str) -> None:
     period = 0.04
     ticks = Ticks(takes=2.5 * period)
+    ended: list[float] = []
+
+    def slow(event: Event) -> None:
+        ticks(event)
+        ended.append(time.monotonic())
+
     with Bus(channel) as bus:
-        with bus.every(period, ticks) as timer:
+        with bus.every(period, slow) as timer:
             calls = ticks.wait(12)
         counts = timer.statistics()
     steps = [
         after.event.sequence - before.event.sequence for before, after in itertools.pairwise(calls)
     ]
-    assert statistics.median(steps) == 3
-    assert statistics.median(tick.event.missed for tick in calls[1:]) == 2
+    # Three, where a call takes no longer than it sleeps.
+    assert min(steps) >= 3
+    assert (
+        statistics.median(
+            step - 1 - tick.event.missed for step, tick in zip(steps, calls[1:], strict=True)
+        )
+        == 0
+    )
     # One at a time, and each at the first moment of its own that is free.
+    waited = [after.due - end for end, after in zip(ended, calls[1:], strict=False)]
+    assert 0 <= statistics.median(waited) <= period
     assert min(after.at - before.at for before, after in itertools.pairwise(calls)) >= (
         2.5 * period
     )

@@ -7,6 +7,7 @@ can be watched.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import resource
 import time
@@ -110,7 +111,8 @@ def node_under_attack(ours: Authority, timeout: float) -> Iterator[Attacked]:
     files = [tls.certificate, tls.key, tls.authority]
     with (
         Child(target, files=files, timeout=timeout) as child,
-        Node(2, tls=ours.node(2), config=QUICK) as client,
+        # The slower of two hearts says when a peer is dead: this process may be stopped for long.
+        Node(2, tls=ours.node(2), config=dataclasses.replace(QUICK, heartbeat=2.0)) as client,
     ):
         yield Attacked(child, client)
 

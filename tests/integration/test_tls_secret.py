@@ -40,7 +40,8 @@ def machine(control: Control, id: int, secret: str | None) -> None:
     def count(source: int, batch: antiphon.Batch) -> None:
         batched.extend(bytes(message) for message in batch)
 
-    config = antiphon.NodeConfig(heartbeat=0.3, connect_timeout=5.0)
+    # A process that is stopped for seconds is not to be called dead.
+    config = antiphon.NodeConfig(heartbeat=0.8, connect_timeout=5.0)
     node = antiphon.Node(
         id,
         listen="tcp://0.0.0.0:7001",

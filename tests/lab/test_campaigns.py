@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from antiphon._version import __version__
 from antiphon.cli.main import main
 from antiphon.errors import ConfigError
 from antiphon.lab.campaign import Campaign, CampaignError
@@ -604,6 +605,13 @@ def test_the_bare_link_is_measured_first_and_once(tmp_path: Path) -> None:
     runs = carried_out(path, out)
     for check in ("link-ping", "link-tcp", "link-udp"):
         facts = runs[f"{check}.loopback"]
+        assert facts["limits"] == {}
+        assert facts["versions"] == {"adapter": __version__, check: __version__}
+        assert [sorted(host) for host in facts["hosts"]] in (
+            [],
+            [["clock_error_ns", "clock_offset_ns", "name", "roles"]],
+        )
+        assert facts["hosts"] or facts["outcome"] == "absent"
         if facts["outcome"] == "absent":
             assert check == "link-ping"  # without the right to a raw socket
             assert "root" in facts["reason"]

@@ -20,6 +20,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, Self
 
+from antiphon import settings
 from antiphon._core import Handle, PublisherCore, RecorderCore
 from antiphon.broker.answers import Answers
 from antiphon.broker.config import BrokerConfig
@@ -143,9 +144,7 @@ class Broker(Remembering, Owner):
     def _configured(self, config: BrokerConfig | None) -> BrokerConfig:
         """With what was given beside the settings."""
         check_type("config", config, BrokerConfig)
-        if config is None:
-            return BrokerConfig.load(**self._given)
-        return replace(config, **self._given) if self._given else config
+        return settings.complete(BrokerConfig, "broker", config, self._given)
 
     # --- life -------------------------------------------------------------------------------
 
@@ -195,9 +194,14 @@ class Broker(Remembering, Owner):
         if before == "closed":
             return
         end(self)
-        self._neighbours.tell([(peer, encode(Stopped())) for peer in clients])
         # First publishers send no more, then what is here goes on its way.
-        self._neighbours.tell(farewells)
+        telling = self._neighbours.tell([(peer, encode(Stopped())) for peer in clients])
+        telling += self._neighbours.tell(farewells)
+        # What had to wait is said before the node closes; a client that hangs has half of the time.
+        until = time.monotonic() + drain / 2
+        for job in telling:
+            with contextlib.suppress(AntiphonError, TimeoutError):
+                job.result(max(0.0, until - time.monotonic()))
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         if self._opening is not None:
@@ -689,7 +693,7 @@ class Broker(Remembering, Owner):
 
 def _node_config(given: NodeConfig | None, config: BrokerConfig) -> NodeConfig:
     """With the limit of the broker's own, if there is one."""
-    own = NodeConfig.load() if given is None else given
+    own = settings.complete(NodeConfig, "node", given)
     most = config.limits.max_message_bytes
     return own if most is None else replace(own, max_message_bytes=most)
 

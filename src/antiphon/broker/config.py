@@ -23,11 +23,11 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(settings.Settings, table="broker"):
     """Settings of one broker, checked when made; raises `ConfigError` that says what is allowed.
 
-    `BrokerConfig.load` also looks at ``ANTIPHON_BROKER_*`` and at ``[broker]`` in
-    ``antiphon.toml``; a broker that is given no configuration uses that.
+    A broker takes what is not written here from ``ANTIPHON_BROKER_*``, then ``[broker]`` in
+    ``antiphon.toml``, then the default; `BrokerConfig.load` does so at once.
     """
 
     listen: str = "tcp://127.0.0.1:7000"
@@ -52,7 +52,7 @@ class BrokerConfig:
     log_level: str = "info"
     """For ``antiphon broker``: debug, info, warning or error."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=lambda: settings.whole(Limits()))
     """What one client may take."""
 
     tokens: Mapping[str, Token] = field(default_factory=FrozenDict)

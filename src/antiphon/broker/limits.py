@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.errors import ConfigError
+from antiphon.settings import Settings
 
 __all__ = ["Limits"]
 
@@ -16,7 +17,7 @@ def _size(default: int | None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Settings):
     """Bounds of a broker, ``[broker.limits]``; raises `ConfigError` that says what is allowed."""
 
     max_clients: int = 10_000

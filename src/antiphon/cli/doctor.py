@@ -73,6 +73,10 @@ def collect() -> dict[str, Any]:
         "kernel": _kernel(config),
         "settings": values,
         "settings_error": fault,
+        "unknown_variables": [
+            {"name": name, "nearest": nearest}
+            for name, nearest in settings.unknown_variables().items()
+        ],
         "components": _components(),
         "leftovers": [dataclasses.asdict(one) for one in _remove_leftovers()],
     }
@@ -203,6 +207,13 @@ def _show(report: dict[str, Any], console: Console) -> None:
     console.print(_table("kernel", ("limit", "here", "wanted", "to do"), _kernel_rows(report)))
     settled = [(row["name"], str(row["value"]), row["source"]) for row in report["settings"]]
     console.print(_table("settings of a node", ("setting", "value", "set by"), settled))
+    for one in report["unknown_variables"]:
+        nearest = f"; did you mean {one['nearest']}?" if one["nearest"] else ""
+        console.print(
+            f"variable not understood, and without effect: {one['name']}{nearest}",
+            highlight=False,
+            markup=False,
+        )
     optional = [
         (row["name"], row["detail"] or "missing", row["purpose"], row["install"] or "")
         for row in report["components"]

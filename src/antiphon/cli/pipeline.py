@@ -101,7 +101,7 @@ def tables(directory: Tables, as_json: AsJson = False) -> None:
         return
     listed = Table("table", "rows", "campaigns", box=None)
     for name, rows in counts.items():
-        listed.add_row(name, f"{sum(rows.values()):,}", str(len(rows)))
+        listed.add_row(name, f"{sum(rows.values()):,}", str(sum(map(bool, rows.values()))))
     Console(soft_wrap=True).print(listed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import sys
@@ -58,7 +59,14 @@ def sub(
     rate: Annotated[
         bool, typer.Option("--rate", help="Events and bytes per second instead of events.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="One JSON object per line. Data that is not UTF-8 is null under data, and under "
+            "data_base64 as what that says.",
+        ),
+    ] = False,
 ) -> None:
     """Print what is published, until Ctrl-C.
 
@@ -138,11 +146,10 @@ def _say_rate(events: int, size: int, seconds: float, as_json: bool) -> None:
 
 
 def _say(event: Any, as_json: bool) -> None:
-    text = event.data.decode(errors="backslashreplace")
     if as_json:
         facts = {
             "topic": event.topic if isinstance(event.topic, int) else str(event.topic),
-            "data": text,
+            **_data(event.data),
             "properties": event.properties,
             "time_ns": event.time_ns,
             "source": event.source,
@@ -153,4 +160,12 @@ def _say(event: Any, as_json: bool) -> None:
         return
     if event.missed:
         print(f"({event.missed} events were missed here)", file=sys.stderr)
-    print(f"{event.topic}  {text}", flush=True)
+    print(f"{event.topic}  {event.data.decode(errors='backslashreplace')}", flush=True)
+
+
+def _data(data: bytes) -> dict[str, str | None]:
+    """As JSON can hold it: nothing that is no text looks like one."""
+    try:
+        return {"data": data.decode()}
+    except UnicodeDecodeError:
+        return {"data": None, "data_base64": base64.b64encode(data).decode()}

@@ -38,11 +38,12 @@ _UDP_ONLY: Final = ("multicast", "interface", "ttl", "mtu", "receive_buffer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupConfig:
+class GroupConfig(settings.Settings, table="group"):
     """Settings of one group, checked when made; raises `ConfigError` that says what is allowed.
 
-    `GroupConfig.load` also looks at ``ANTIPHON_GROUP_*`` and at ``[group]`` in ``antiphon.toml``; a
-    group that is given no configuration uses that. All members should have the same.
+    A group takes what is not written here from ``ANTIPHON_GROUP_*``, then ``[group]`` in
+    ``antiphon.toml``, then the default; `GroupConfig.load` does so at once. All members should have
+    the same.
     """
 
     heartbeat: float = 0.5
@@ -310,9 +311,7 @@ def make_stack(
                     f"{stack.removeprefix('paper-')!r} to choose",
                     setting=clash[0],
                 )
-            used = GroupConfig(**{**_as_dict(given), **paper})
-        else:
-            used = GroupConfig.load() if config is None else config
+        used = settings.complete(GroupConfig, "group", config, paper)
         return tuple(STACKS[stack](used)), used, stack
     if isinstance(stack, Sequence):
         check(stack)
@@ -331,7 +330,3 @@ def make_stack(
 
 def _default(name: str) -> object:
     return next(field.default for field in fields(GroupConfig) if field.name == name)
-
-
-def _as_dict(config: GroupConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in fields(config)}

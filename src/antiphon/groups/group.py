@@ -109,6 +109,7 @@ class Group(Owner):
         check_text("name", name)
         if member_name is not None:
             check_text("member_name", member_name)
+        check_type("node", node, Node)
         check_type("config", config, GroupConfig)
         super().__init__()
         self.name = name

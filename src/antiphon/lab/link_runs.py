@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from antiphon._version import __version__
 from antiphon.lab.bench.processes import Crew, WorkerFailed
 from antiphon.lab.campaign import Campaign
 from antiphon.lab.links import CHUNK, GRACE
-from antiphon.lab.places import cannot_open, open_places
+from antiphon.lab.places import Place, cannot_open, open_places
 from antiphon.lab.plan import LINK_CHECKS, LINKS, Link, Run
 from antiphon.lab.record import Report, RunFolder, facts_of
 from antiphon.lab.remote import Clock, take_clock
@@ -89,18 +90,32 @@ def _look_at_link(campaign: Campaign, run: Run, folder: RunFolder) -> Report:
     if refused := figures.pop("refused", ""):
         outcome, reason = "absent", f"no raw socket: {refused}; run as root for the ping"
     window = {"kept_from_ns": begin, "kept_until_ns": time.monotonic_ns()}
-    ended = {"messages_per_second": 0.0, "bytes_per_second": 0.0, **figures}
+    ended = {"messages_per_second": 0.0, "bytes_per_second": 0.0, "hosts": [], **figures}
     folder.finish(
         {
             "campaign": campaign.id,
             **facts_of(run),
             **window,
+            "limits": {},
+            "versions": {"adapter": __version__, run.protocol: __version__},
             **ended,
             "outcome": outcome,
             "reason": reason,
         }
     )
     return Report(run, outcome, reason, bytes=figures.get("bytes_per_second", 0.0))
+
+
+def _host(place: Place, roles: list[int], clock: Clock | None = None) -> dict[str, Any]:
+    """As ``run.json`` has it; no clock is looked at where no times are compared."""
+    if clock is None and not place.remote:
+        clock = Clock()
+    return {
+        "name": place.host,
+        "clock_offset_ns": None if clock is None else clock.offset_ns,
+        "clock_error_ns": None if clock is None else clock.error_ns,
+        "roles": roles,
+    }
 
 
 def _measure(link: Link, check: str, seconds: float) -> dict[str, Any]:
@@ -113,9 +128,7 @@ def _measure(link: Link, check: str, seconds: float) -> dict[str, Any]:
             clock = take_clock(sender) if here.remote else Clock()
             told = sender.ask("ping", patience, host=there.address, seconds=seconds)
             clock = clock.widened(take_clock(sender)) if here.remote else clock
-            host = {"name": here.host, "roles": [0]}
-            offset = {"clock_offset_ns": clock.offset_ns, "clock_error_ns": clock.error_ns}
-            return {**told, "hosts": [host | offset]}
+            return {**told, "hosts": [_host(here, [0], clock)]}
         receiver = crew.start(f"{check} receiver", ("-m", END), there.python, there.command)
         port = receiver.ask("listen", check=check, host=there.address)["port"]
         receiver.tell("receive", seconds=seconds)
@@ -123,7 +136,10 @@ def _measure(link: Link, check: str, seconds: float) -> dict[str, Any]:
             "send", patience, check=check, host=there.address, port=port, seconds=seconds
         )
         came = receiver.answer(patience)
-    figures = {"bytes_per_second": came["bytes"] / max(1e-9, came["seconds"])}
+    ends = [_host(here, [0]), _host(there, [1])]
+    if here.host == there.host:
+        ends = [_host(here, [0, 1])]
+    figures = {"bytes_per_second": came["bytes"] / max(1e-9, came["seconds"]), "hosts": ends}
     if check == "link-udp":
         figures |= {"sent": sent["datagrams"], "received": came["datagrams"]}
     return figures

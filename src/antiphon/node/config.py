@@ -74,7 +74,7 @@ def _default_pool() -> Mapping[int, int]:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(settings.Settings):
     """How a node divides its time among handlers, subscriptions and timers; checked when made.
 
     A share is a fraction of ``period``: a task with the share 0.2 of 10 ms may run for 2 ms in
@@ -127,13 +127,14 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeConfig:
+class NodeConfig(settings.Settings, table="node"):
     """Settings of one node, checked when made; raises `ConfigError` that says what is allowed.
 
-    ``NodeConfig(...)`` is exactly what is written: its fields and the documented defaults.
-    `NodeConfig.load` also looks at ``ANTIPHON_NODE_*`` and ``antiphon.toml``; a node that is given
-    no configuration uses that. Sizes are bytes; in the environment and the file they may be
-    written ``"4MiB"``.
+    A node takes the fields that are written in ``NodeConfig(...)`` from there, and every other one
+    from ``ANTIPHON_NODE_*``, then ``antiphon.toml``, then the default; `Node.config` has the values
+    in force. `NodeConfig.load` looks at all of these at once, and leaves nothing open, as does
+    `dataclasses.replace`. Sizes are bytes; in the environment and the file they may be written
+    ``"4MiB"``.
     """
 
     ring_bytes: int = _size(4 * MIB)
@@ -188,7 +189,7 @@ class NodeConfig:
     """Seconds. A peer that has nothing to send shows a sign of life every two heartbeats; silence
     for five of them means dead."""
 
-    schedule: Schedule = Schedule()
+    schedule: Schedule = field(default_factory=lambda: settings.whole(Schedule()))
     """How the node's time is divided; see `Schedule`."""
 
     HEARTBEATS_UNTIL_DEAD: ClassVar[int] = 5

@@ -176,6 +176,7 @@ class Job(Future[T]):
         self._cancelled = False
         self._deadline: float | None = None
         self._give_up: Callable[[], object] = _nothing
+        self._late: Callable[[], object] = _nothing
         self._began = time.monotonic()
 
     @classmethod
@@ -192,9 +193,14 @@ class Job(Future[T]):
         job._end(error)
         return job
 
-    def limit(self, deadline: float, give_up: Callable[[], object]) -> None:
-        """It has timed out at the deadline; ``give_up`` ends the work when nobody wants it."""
-        self._deadline, self._give_up = deadline, give_up
+    def limit(
+        self, deadline: float, give_up: Callable[[], object], time_out: Callable[[], object]
+    ) -> None:
+        """It has timed out at the deadline; ``give_up`` ends the work when nobody wants it.
+
+        ``time_out`` ends it too, and raises what whoever waits is to be told.
+        """
+        self._deadline, self._give_up, self._late = deadline, give_up, time_out
 
     # --- whoever works on it -----------------------------------------------------------------
 
@@ -344,7 +350,11 @@ class Job(Future[T]):
         return self._take()
 
     def _time_out(self) -> None:
-        self._give_up()
+        try:
+            self._late()
+        except AntiphonError as error:
+            return self._end(error)
+        # It was sent, and answered, at the last moment.
         waited = time.monotonic() - self._began
         self._end(
             RequestTimeout(

@@ -17,11 +17,11 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from operator import index
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
 from typing_extensions import Buffer
 
+from antiphon import settings
 from antiphon._core import NodeCore, on_scheduler_thread
 from antiphon.errors import (
     AntiphonError,
@@ -58,6 +58,7 @@ from antiphon.node.statistics import (
     node_statistics,
 )
 from antiphon.node.waits import check_timeout
+from antiphon.whole import whole_number
 from antiphon.wire.message import Message, check_kind, decoder_for, encode, kind_of
 
 __all__ = ["Node", "Registration"]
@@ -130,8 +131,7 @@ class Node(NodeCore, Life):
         tls: TLS | None = None,
         config: NodeConfig | None = None,
     ) -> None:
-        if id is not None:
-            _check_whole("id", id, 1, 65535)
+        own_id = 0 if id is None else _check_whole("id", id, 1, 65535)
         check_type("tls", tls, TLS)
         check_type("config", config, NodeConfig)
         check_type("peers", peers, Mapping, "a mapping of ids to addresses")
@@ -141,7 +141,7 @@ class Node(NodeCore, Life):
         if advertise is not None:
             parse_address(advertise, setting="advertise")
         self._advertised = advertise
-        self.config = NodeConfig.load() if config is None else config
+        self.config = settings.complete(NodeConfig, "node", config)
         self._lock = threading.Lock()
         self._state = "new"
         self._closed_event = threading.Event()
@@ -158,7 +158,7 @@ class Node(NodeCore, Life):
         }
         super().__init__(
             {
-                "id": id or 0,
+                "id": own_id,
                 "listen": listen or "",
                 "advertise": advertise or "",
                 "secret": self._secret or b"",
@@ -416,7 +416,7 @@ class Node(NodeCore, Life):
                 capacity=capacity,
                 when_full=when_full,
             )
-        number, decode = self._resolve(kind, capacity, when_full)
+        number, decode, capacity = self._resolve(kind, capacity, when_full)
         part = check_share(share)
         check_flag("batch", batch)
         check_flag("ordered", ordered)
@@ -511,7 +511,7 @@ class Node(NodeCore, Life):
         ``capacity`` and ``when_full`` are as with `on`. Raises `ConfigError` for a kind that has a
         registration already.
         """
-        number, decode = self._resolve(kind, capacity, when_full)
+        number, decode, capacity = self._resolve(kind, capacity, when_full)
         core = self._inbox(number, decode, capacity, when_full)
         if core is None:
             raise _taken(number)
@@ -532,9 +532,10 @@ class Node(NodeCore, Life):
 
     def _resolve(
         self, kind: int | type[Message], capacity: int, when_full: str
-    ) -> tuple[int, Callable[[bytes], Message] | None]:
+    ) -> tuple[int, Callable[[bytes], Message] | None, int]:
+        """The kind, how to read it, and the capacity, all of them checked."""
         self._check_not_closed()
-        _check_whole("capacity", capacity, 1, 2**24)
+        capacity = _check_whole("capacity", capacity, 1, 2**24)
         if when_full not in _WHEN_FULL:
             raise ConfigError(
                 f"when_full {when_full!r}: one of {', '.join(_WHEN_FULL)}",
@@ -542,8 +543,8 @@ class Node(NodeCore, Life):
                 value=when_full,
             )
         if isinstance(kind, type) and issubclass(kind, Message):
-            return kind_of(kind), decoder_for(kind)
-        return check_kind(kind), None
+            return kind_of(kind), decoder_for(kind), capacity
+        return check_kind(kind), None, capacity
 
     def on_connected(self, callback: PeerCallback) -> PeerCallback:
         """``callback(node_id, reason)`` when a peer is connected, on a scheduler thread.
@@ -569,20 +570,27 @@ class Node(NodeCore, Life):
     def add_peer(self, id: int, address: str) -> None:
         """Says where a node is; replaces what was known. Connects with the first message."""
         self._check_not_closed()
-        _check_whole("peers", id, 1, 65535)
-        parsed = parse_address(address, setting=f"address of peer {id}")
-        self._add_peer(id, str(parsed))
+        peer = _check_whole("peers", id, 1, 65535)
+        parsed = parse_address(address, setting=f"address of peer {peer}")
+        self._add_peer(peer, str(parsed))
 
     def remove_peer(self, id: int) -> None:
         """Forgets a node and closes its connection. Raises `UnknownPeer`."""
         self._check_not_closed()
-        if not 1 <= _one_target(id) <= 65535 or not self._remove_peer(id):
-            raise UnknownPeer(f"node {id} is not known; there is nothing to remove", peer=id)
+        peer = _one_target(id)
+        if not 1 <= peer <= 65535 or not self._remove_peer(peer):
+            raise UnknownPeer(f"node {peer} is not known; there is nothing to remove", peer=peer)
 
     def _send_to_all(
         self, targets: Iterable[int], message: object, kind: int | None = None
     ) -> None:
-        """`send` to several: tries all, then raises one error whose ``failed`` names each."""
+        """`send` to several: tries all, then raises one error whose ``failed`` names each.
+
+        Or to one whose id is no int, but says that it is a whole number.
+        """
+        one = whole_number(targets)
+        if one is not None:
+            return self.send(one, cast("Any", message), kind=cast("int", kind))
         if isinstance(targets, str | bytes) or not isinstance(targets, Iterable):
             raise _no_target(targets)
         failed: dict[int, AntiphonError] = {}
@@ -699,7 +707,7 @@ class Node(NodeCore, Life):
         job = self._later.add(
             target, ask, number, attempt=lambda: core.send(data, False, 0.0), value=answer
         )
-        job.limit(deadline, core.cancel)
+        job.limit(deadline, core.cancel, core.time_out)
         return job
 
     @overload
@@ -827,23 +835,25 @@ class Node(NodeCore, Life):
 
 
 def _one_target(target: object) -> int:
-    try:
-        return index(target)  # type: ignore[arg-type]
-    except TypeError:
-        raise _no_target(target) from None
+    number = whole_number(target)
+    if number is None:
+        raise _no_target(target)
+    return number
 
 
 def _no_target(target: object) -> TypeError:
     return TypeError(f"a target is the id of a node, a number from 1 to 65535, not {target!r}")
 
 
-def _check_whole(setting: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+def _check_whole(setting: str, value: object, low: int, high: int) -> int:
+    number = whole_number(value)
+    if number is None or not low <= number <= high:
         raise ConfigError(
             f"{setting} {value!r}: give a whole number from {low} to {high}",
             setting=setting,
             value=value,
         )
+    return number
 
 
 def _plain(callback: PeerCallback) -> PeerCallback:

@@ -234,6 +234,7 @@ def _run_facts(told: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """`FACTS`, without what belongs to the campaign and to the machine."""
     load, limits, versions = (_part(told, name) for name in ("load", "limits", "versions"))
     garbage = _part(load, "garbage")
+    errors = (_typed("clock_error_ns", h.get("clock_error_ns"), "bigint") for h in _hosts(told))
     values = {
         **told,
         "run": told.get("run", folder.name),
@@ -244,13 +245,7 @@ def _run_facts(told: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "memory_limit_bytes": limits.get("memory_bytes"),
         "adapter_version": versions.get("adapter"),
         "peer_version": versions.get(told.get("protocol", "")),
-        "clock_error_ns": max(
-            (
-                _typed("clock_error_ns", host.get("clock_error_ns"), "bigint") or 0
-                for host in _hosts(told)
-            ),
-            default=None,
-        ),
+        "clock_error_ns": max((error for error in errors if error is not None), default=None),
     }
     facts = {
         name: _typed(name, values.get(name), kind)

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from antiphon.errors import AntiphonError, ConfigError
 from antiphon.pipeline.schemas import TABLES
@@ -43,6 +44,7 @@ _STAGE = ".staging"
 _OLD = ".old"
 _LOCK = ".lock"
 _PART = "campaign="
+_EMPTY = "part-empty.parquet"
 _ARROW: dict[str, pa.DataType] = {
     "string": pa.string(),
     "int": pa.int32(),
@@ -115,17 +117,21 @@ class Store:
             shutil.rmtree(stage, ignore_errors=True)
 
     def publish(self, table: str, campaigns: Iterable[str]) -> None:
-        """Puts what lies in ``stage / table`` in its place, for these campaigns."""
+        """Puts what lies in ``stage / table`` in its place, for these campaigns.
+
+        One that has no rows there gets a file without any: whoever opens the table by its path
+        finds it, with its columns.
+        """
         for campaign in campaigns:
             new = self.stage / table / f"{_PART}{campaign}"
             place = self.directory / table / f"{_PART}{campaign}"
-            if new.exists():
-                place.parent.mkdir(exist_ok=True)
-                _replace(new, place)
-            elif place.exists():
-                # There is nothing any more: the old rows must not stay for new ones.
-                gone = self.stage / f"{table}.{campaign}"
-                place.rename(gone)
+            if not new.exists():
+                new.mkdir(parents=True)
+                schema = arrow_schema(table)
+                columns = schema.remove(schema.get_field_index("campaign"))
+                pq.write_table(columns.empty_table(), new / _EMPTY, compression="zstd")
+            place.parent.mkdir(exist_ok=True)
+            _replace(new, place)
 
     def tell(self, campaigns: Mapping[str, Any], aside: Sequence[Mapping[str, Any]]) -> None:
         """Adds to what is said of campaigns, and replaces it for these."""

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from antiphon import settings
 from antiphon._core import Handle, InboxCore, OutboxCore, PublisherCore, set_event_hooks
 from antiphon.errors import (
     AntiphonError,
@@ -94,7 +95,7 @@ class Bus(Owner):
         check_type("node", node, Node)
         check_type("config", config, BusConfig)
         check_type("node_config", node_config, NodeConfig)
-        self.config = BusConfig.load() if config is None else config
+        self.config = settings.complete(BusConfig, "bus", config)
         self.address = address
         """The channel, as it was given."""
         super().__init__()

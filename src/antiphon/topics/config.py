@@ -13,11 +13,11 @@ __all__ = ["BusConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BusConfig:
+class BusConfig(settings.Settings, table="bus"):
     """Settings of one bus, checked when made; raises `ConfigError` that says what is allowed.
 
-    `BusConfig.load` also looks at ``ANTIPHON_BUS_*`` and at ``[bus]`` in ``antiphon.toml``; a bus
-    that is given no configuration uses that.
+    A bus takes what is not written here from ``ANTIPHON_BUS_*``, then ``[bus]`` in
+    ``antiphon.toml``, then the default; `BusConfig.load` does so at once.
     """
 
     announce_interval: float = 1.0

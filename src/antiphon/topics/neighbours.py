@@ -19,6 +19,7 @@ import msgspec
 from antiphon._core import Handle, OutboxCore, PublisherCore
 from antiphon.errors import AntiphonError, ConfigError, FilterError
 from antiphon.node import Node
+from antiphon.node.future import Job
 from antiphon.topics.announcements import (
     Ledger,
     Subscribed,
@@ -247,9 +248,13 @@ class Neighbours:
                 letters.append((peer, encode(Want(one.table.incarnation, one.table.version))))
         return letters
 
-    def tell(self, letters: list[tuple[int, bytes]]) -> None:
-        """Sends them, without the lock. Never blocks: the node's helpers wait where it must."""
+    def tell(self, letters: list[tuple[int, bytes]]) -> list[Job[None]]:
+        """Sends them, without the lock. Never blocks: the node's helpers wait where it must.
+
+        What they do is returned, for whoever closes the node next.
+        """
         later = self._node._later
+        jobs = []
         for peer, letter in letters:
             if not self._reachable(peer):
                 self._unsaid(peer)
@@ -260,9 +265,10 @@ class Neighbours:
             except AntiphonError:
                 pass  # too large for one frame, or not known yet: below it waits, or fails for good
             try:
-                later.add(peer, functools.partial(self._tell_now, peer, letter))
+                jobs.append(later.add(peer, functools.partial(self._tell_now, peer, letter)))
             except AntiphonError as error:
                 log.info("cannot tell node %d what there is: %s", peer, error)
+        return jobs
 
     def _tell_now(self, peer: int, letter: bytes) -> None:
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from antiphon._core import Handle, OutboxCore, make_outbox
+from antiphon._core import Handle, InboxCore, OutboxCore, make_outbox
 from antiphon.errors import (
     AntiphonError,
     Closed,
@@ -141,10 +141,10 @@ class Recorded:
                 )
                 bus._ledger.subscribe(msgspec.structs.replace(said, wish=wish))
 
-    def release(self, flow: int) -> None:
+    def release(self, core: Handle | InboxCore) -> None:
         """A subscription with a name was closed: what it has not handled is for the next one.
 
-        Behind what it has acknowledged. Never blocks.
+        Behind what it has acknowledged, also where that had to wait for room. Never blocks.
         """
         known = self._finder.members()
         if not known or self._bus.node._closed:
@@ -152,12 +152,13 @@ class Recorded:
         broker = known[0].id
 
         def work() -> None:
+            core.wait_acknowledged(_PATIENCE)
             with contextlib.suppress(AntiphonError):
                 self._bus.node._flush(broker, _PATIENCE)
-                ask(self._bus.node, broker, Release(flow), _PATIENCE)
+                ask(self._bus.node, broker, Release(core.flow), _PATIENCE)
 
         with contextlib.suppress(AntiphonError):
-            self._bus.node._later.add(-2 * _KEY - flow, work)
+            self._bus.node._later.add(-2 * _KEY - core.flow, work)
 
     def hear(self, peer: int, life: int) -> None:
         """Somebody tells what it has. With the bus's lock."""

@@ -279,7 +279,7 @@ class Subscription:
         else:
             self._core.close()
         if self._named and self._bus._recorded is not None:
-            self._bus._recorded.release(self._core.flow)
+            self._bus._recorded.release(self._core)
 
     def __enter__(self) -> Self:
         return self

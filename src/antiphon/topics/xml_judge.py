@@ -285,11 +285,12 @@ class XmlJudge:
         assert self._link is not None
         parts = []
         while size:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("no answer in time")
-            self._link.settimeout(left)
-            part = self._link.recv(size)
+            # With no time left there is one more look: the answer may be there, and we may be late.
+            self._link.settimeout(max(0.0, until - time.monotonic()))
+            try:
+                part = self._link.recv(size)
+            except BlockingIOError:
+                raise TimeoutError("no answer in time") from None
             if not part:
                 raise EOFError("it died")
             parts.append(part)

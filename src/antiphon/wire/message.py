@@ -19,7 +19,8 @@ from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 import msgspec
 
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, ProtocolError
+from antiphon.whole import whole_number
 
 __all__ = [
     "FIRST_KIND",
@@ -32,6 +33,7 @@ __all__ = [
     "forget",
     "kind_of",
     "registered",
+    "undecodable",
 ]
 
 FIRST_KIND = 64
@@ -47,20 +49,21 @@ _registry_lock = threading.Lock()
 
 def check_kind(kind: object) -> int:
     """``kind`` if users may have it; raises `ConfigError` with the range otherwise."""
-    if isinstance(kind, bool) or not isinstance(kind, int):
+    number = whole_number(kind)
+    if number is None:
         raise ConfigError(
             f"kind {kind!r} is not a number; give one from {FIRST_KIND} to {LAST_KIND}",
             setting="kind",
             value=kind,
         )
-    if not FIRST_KIND <= kind <= LAST_KIND:
-        owner = "is the library's own" if 0 <= kind < FIRST_KIND else "does not fit in 16 bits"
+    if not FIRST_KIND <= number <= LAST_KIND:
+        owner = "is the library's own" if 0 <= number < FIRST_KIND else "does not fit in 16 bits"
         raise ConfigError(
-            f"kind {kind} {owner}; give one from {FIRST_KIND} to {LAST_KIND}",
+            f"kind {number} {owner}; give one from {FIRST_KIND} to {LAST_KIND}",
             setting="kind",
             value=kind,
         )
-    return int(kind)
+    return number
 
 
 @dataclass_transform(field_specifiers=(msgspec.field,))
@@ -156,3 +159,21 @@ def decoder_for(cls: type[M]) -> Callable[[bytes], M]:
     """
     kind_of(cls)
     return msgspec.msgpack.Decoder(cls).decode
+
+
+def undecodable(
+    decode: Any, source: int, kind: int, error: BaseException | None
+) -> BaseException | None:
+    """What to raise where ``decode``, of `decoder_for`, raised ``error`` on what ``source`` sent.
+
+    Called by the core, for an inbox. A `ProtocolError` for bytes that are no such message; anything
+    else is not about them.
+    """
+    if not isinstance(error, msgspec.DecodeError):
+        return error
+    wanted = decode.__self__.type.__name__
+    return ProtocolError(
+        f"a message of kind {kind} from node {source} is no {wanted}: {error}; "
+        "compare the class there with the one here",
+        peer=source,
+    )

@@ -206,3 +206,17 @@ def test_a_verb_whose_packages_are_missing_says_what_to_install(
     monkeypatch.setitem(sys.modules, "antiphon.cli.bench", None)
     assert cli.main(["bench", "node"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_variables_that_nothing_reads_are_listed_with_the_nearest_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTIPHON_RING_BYTES", "1MiB")
+    monkeypatch.setenv("ANTIPHON_REQUIRE", "netns")
+    unknown = [{"name": "ANTIPHON_RING_BYTES", "nearest": "ANTIPHON_NODE_RING_BYTES"}]
+    assert report(capsys)["unknown_variables"] == unknown
+    assert cli.main(["doctor"]) == 0
+    assert (
+        "variable not understood, and without effect: ANTIPHON_RING_BYTES; "
+        "did you mean ANTIPHON_NODE_RING_BYTES?" in capsys.readouterr().out
+    )

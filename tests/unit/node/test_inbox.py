@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
-from antiphon import Closed, Inbox, NodeConfig, ReceiveTimeout
+from antiphon import Closed, Inbox, NodeConfig, ProtocolError, ReceiveTimeout
 from antiphon.node import Node
 from unit.node.pairs import (
     HERE,
@@ -260,9 +259,22 @@ def test_a_message_that_cannot_be_decoded_raises_and_the_next_is_received() -> N
         inbox = there.inbox(Ping)
         here.send(THERE, b"\xc1 no message", kind=61001)
         here.send(THERE, Ping(2))
-        with pytest.raises(msgspec.DecodeError):
+        with pytest.raises(
+            ProtocolError, match=r"kind 61001 from node 1 is no Ping: .*; "
+        ) as error:
             inbox.receive(5)
+        assert error.value.peer == HERE
         assert inbox.receive(5) == (HERE, Ping(2))
+
+
+def test_iteration_goes_on_behind_a_message_that_cannot_be_decoded() -> None:
+    with nodes() as (here, there):
+        inbox = there.inbox(Ping)
+        here.send(THERE, b"\x91\xa1x", kind=61001)  # an array, but its number is a text
+        here.send(THERE, Ping(2))
+        with pytest.raises(ProtocolError):
+            next(inbox)
+        assert next(inbox) == (HERE, Ping(2))
 
 
 def test_a_message_that_cannot_be_decoded_takes_no_other_with_it() -> None:
@@ -277,7 +289,7 @@ def test_a_message_that_cannot_be_decoded_takes_no_other_with_it() -> None:
         while len(seen) + errors < 5:
             try:
                 seen += [message.seq for _, message in inbox.receive_many(10, timeout=5)]
-            except msgspec.DecodeError:
+            except ProtocolError:
                 errors += 1
             except ReceiveTimeout:
                 break
@@ -288,7 +300,7 @@ def test_a_message_that_an_inbox_could_not_decode_counts_as_failed() -> None:
     with nodes() as (here, there):
         inbox = there.inbox(Ping)
         here.send(THERE, b"\xc1 no message", kind=61001)
-        with pytest.raises(msgspec.DecodeError):
+        with pytest.raises(ProtocolError):
             inbox.receive(5)
         assert kind_of(there, 61001).failed == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -102,6 +103,18 @@ def test_a_node_that_was_never_started_can_be_closed() -> None:
     node.close()
     with pytest.raises(Closed):
         node.start()
+
+
+def test_a_socket_file_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"listen on unix:.*nodir/x\.sock") as error:
+        Node(listen=f"unix://{tmp_path}/nodir/x.sock").start()
+    assert error.value.errno == errno.ENOENT
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        Node(listen=f"unix://{tmp_path}/file/x.sock").start()
+    with pytest.raises(OSError, match="in use") as error:
+        Node(listen=f"unix://{tmp_path}/file").start()  # somebody's, and it stays
+    assert error.value.errno == errno.EADDRINUSE
 
 
 def test_two_nodes_cannot_listen_on_one_port_and_the_second_says_so() -> None:

@@ -335,3 +335,11 @@ def test_a_refused_call_leaves_the_connection_in_step(pair: tuple[Node, Node, He
     here.flush()
     assert heard.data == [b"before", b"after"]
     assert to(here).losses == losses
+
+
+def test_what_is_no_buffer_is_named(pair: tuple[Node, Node, Heard]) -> None:
+    here, _, _ = pair
+    with pytest.raises(TypeError, match=r"offsets are a buffer of native int32 .*, not list"):
+        here.send_packed(THERE, b"abc", [0, 1, 3], kind=KIND)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="data is bytes or another buffer, not str"):
+        here.send_packed(THERE, "abc", array("i", [0, 3]), kind=KIND)  # type: ignore[arg-type]

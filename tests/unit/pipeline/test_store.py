@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from antiphon import pipeline
 from antiphon.errors import ConfigError
 from antiphon.pipeline import store as module
 from antiphon.pipeline.schemas import TABLES
@@ -56,11 +57,37 @@ def test_a_campaign_is_added_and_replaced_by_itself(tmp_path: Path) -> None:
     assert hidden(tmp_path) == []
 
 
-def test_a_part_that_has_no_rows_any_more_goes(tmp_path: Path) -> None:
+def test_the_rows_of_a_part_that_has_none_any_more_go(tmp_path: Path) -> None:
     publish(tmp_path, "one", ["complete"])
     publish(tmp_path, "one", None)
     assert outcomes_in(tmp_path) == []
     assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_without_rows_is_there_with_its_columns(tmp_path: Path, table: str) -> None:
+    with Store(tmp_path) as store:
+        store.publish(table, ["one"])
+        store.tell({"one": {"directory": "/one"}}, [])
+    found = pq.read_table(tmp_path / table)  # as an outside program does, by its path alone
+    assert found.num_rows == 0
+    assert set(found.column_names) == set(TABLES[table])
+    for field in arrow_schema(table):
+        if field.name != "campaign":
+            assert found.schema.field(field.name).type == field.type
+    assert count_rows(tmp_path)[table] == {"one": 0}
+    assert read_table(tmp_path, table).schema == arrow_schema(table)
+    assert pipeline.show(tmp_path, table).total == 0
+    assert hidden(tmp_path) == []
+
+
+def test_rows_replace_a_part_that_had_none(tmp_path: Path) -> None:
+    publish(tmp_path, "one", None)
+    publish(tmp_path, "two", ["error"])
+    assert outcomes_in(tmp_path) == [("two", "error")]
+    publish(tmp_path, "one", ["complete"])
+    assert outcomes_in(tmp_path) == [("one", "complete"), ("two", "error")]
+    assert len(list((tmp_path / "outcomes" / "campaign=one").iterdir())) == 1
 
 
 def test_without_an_exchange_in_one_step_the_old_goes_first(
