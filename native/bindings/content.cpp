@@ -97,7 +97,7 @@ bool Content::judge(Targets& targets, const std::vector<Body>& bodies, std::vect
     return true;
 }
 
-bool Publisher::send_judged(const std::vector<Message>& spans, Nanos expires, std::size_t before) {
+bool Publisher::send_judged(const std::vector<Message>& spans, Nanos expires, std::size_t before, Call call) {
     std::vector<Body> bodies;
     std::vector<Verdict> verdicts;
     for (std::size_t first = 0; first < spans.size(); first += bodies.size()) {
@@ -112,7 +112,7 @@ bool Publisher::send_judged(const std::vector<Message>& spans, Nanos expires, st
         for (std::size_t i = 0, count = 1; i < bodies.size(); i += count) {
             for (count = 1; i + count < bodies.size() && verdicts[i + count] == verdicts[i];) ++count;
             const Chosen chosen = wanted({nullptr, 0}, verdicts[i]);
-            if (!send_some(chosen, &spans[first + i], count, expires, before + first + i)) return false;
+            if (!send_some(chosen, &spans[first + i], count, expires, before + first + i, call)) return false;
         }
     }
     return true;

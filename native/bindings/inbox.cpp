@@ -62,6 +62,7 @@ Reference Inbox::take(Reference& source) {
     if (taken_out_.broker != 0) {
         if (acks_->add(std::exchange(taken_out_, {}), AckRange::done)) acks_->nudge();
     }
+    if (std::exchange(holding_, false)) settle();
     for (;;) {
         while (!begun_) {
             if (!registration_->queue->pop(run_, slice_)) return {};
@@ -79,17 +80,28 @@ Reference Inbox::take(Reference& source) {
                                     : Reference::steal(PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(size)));
         source = Reference::share(source_.get());
         received_.store(received_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        const std::uint32_t left = cursor_.left();
-        in_hand_.store(left, std::memory_order_relaxed);
-        if (left == 0) {
-            node_->finish(run_);
-            begun_ = false;
-            registration_->queue->done(slice_);
-        } else if (run_.size() - left - run_.done >= per_credit_) {
-            node_->progress(run_, run_.size() - left);
-        }
+        in_hand_.store(cursor_.left(), std::memory_order_relaxed);
+        holding_ = holds_ && payload;
+        if (!holding_) settle();
         if (payload || PyErr_Occurred() || !reader_) return payload;
     }
+}
+
+void Inbox::settle() {
+    const std::uint32_t left = cursor_.left();
+    if (left == 0) {
+        node_->finish(run_);
+        begun_ = false;
+        registration_->queue->done(slice_);
+    } else if (run_.size() - left - run_.done >= per_credit_) {
+        node_->progress(run_, run_.size() - left);
+    }
+}
+
+void Inbox::done() {
+    if (node_->forked()) return;
+    Turn turn(*this);
+    if (std::exchange(holding_, false)) settle();
 }
 
 // Null without an exception: it is none, or of no use any more.
@@ -257,15 +269,11 @@ bool Inbox::wait_acknowledged(double timeout) {
     return acks_->wait_sent(now_ns() + static_cast<Nanos>(timeout * kSecond));
 }
 
-bool Inbox::close() {
-    if (node_->forked()) {
-        raise_forked();
-        return false;
-    }
+void Inbox::close() {
+    if (node_->forked()) return;  // it is the parent's
     Released released;
     node_->remove_registration(registration_);
     if (acks_) acks_->send();
-    return true;
 }
 
 }  // namespace antiphon::python

@@ -28,9 +28,13 @@ class Inbox {
     std::uint64_t nudges() const { return registration_->queue->nudges(); }
     void tell(std::shared_ptr<Completions> completions, std::uint64_t number);
     PyObject* next();  // for iteration: null without an exception once the inbox is closed
-    bool close();  // false with an exception set, in a forked child
+    void close();
     // Its events are acknowledged from now on: each when the next one is taken, or by the program.
     void acknowledge(bool manual);
+    // From now on what was taken counts as handled when done() says so, or another is taken: for handlers that are
+    // coroutines. One thread takes at a time.
+    void hold() { holds_ = true; }
+    void done();
     // May block: until all that was acknowledged is on its way, or for so many seconds; then false.
     bool wait_acknowledged(double timeout);
     // Of each recorded topic: the sequence that comes next, and of which store.
@@ -51,6 +55,7 @@ class Inbox {
     // Takes the consumer's side; false when the interpreter's lock had to be given up for it.
     class Turn;
     Reference take(Reference& source);  // with the turn: the next payload, or null
+    void settle();                      // with the turn: what was taken of the run has been handled
     Reference event(const char* data, std::size_t size);
     PyObject* pair(Reference source, Reference data);
     PyObject* refused(PyObject* source);
@@ -74,6 +79,8 @@ class Inbox {
     RunCursor cursor_;
     std::uint32_t per_credit_ = 1;
     bool begun_ = false;
+    bool holds_ = false;    // with the interpreter's lock
+    bool holding_ = false;  // the one that was taken last is not handled; with the turn
     TaskQueue::Slice slice_;
     Reference source_;  // of the current run
     std::atomic<std::uint64_t> received_{0}, failed_{0}, expired_{0}, malformed_{0}, missed_{0};

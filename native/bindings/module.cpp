@@ -313,14 +313,14 @@ NB_MODULE(_core, m) {
             "nudges"_a, "timeout"_a.none())
         .def("nudge", &Inbox::nudge)
         .def("acknowledge", &Inbox::acknowledge, "manual"_a)
+        .def("hold", &Inbox::hold)
+        .def("done", &Inbox::done)
         .def("wait_acknowledged", &Inbox::wait_acknowledged, "timeout"_a)
         .def("positions", &Inbox::positions)
         .def_prop_ro("nudges", &Inbox::nudges)
         .def("tell", [](Inbox& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },
              "door"_a, "number"_a)
-        .def("close", [](Inbox& self) {
-            if (!self.close()) throw nb::python_error();
-        })
+        .def("close", &Inbox::close)
         .def_prop_ro("kind", &Inbox::kind)
         .def_prop_ro("flow", [](const Inbox& self) { return self.registration().flow; })
         .def_prop_ro("least_charge", [](const Inbox& self) { return self.registration().least_charge; })
@@ -570,6 +570,13 @@ NB_MODULE(_core, m) {
         }, "drain"_a = 0.0)
         .def("set_share", &Publisher::set_share, "share"_a)
         .def_prop_ro("active", &Publisher::active)
+        .def("check_open", [](const Publisher& self) {
+            if (!self.open()) throw nb::python_error();
+        })
+        .def("set_started", &Publisher::set_started, "started"_a)
+        .def("flush_queue", [](Publisher& self, nb::handle timeout) {
+            if (!self.flush_queue(timeout_of(timeout))) throw nb::python_error();
+        }, "timeout"_a.none())
         .def("meter", [](const Publisher& self) {
             return meter_dict(self.task() ? Tasks{self.task()} : Tasks{});
         })

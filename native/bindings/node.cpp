@@ -58,10 +58,7 @@ int read_kind(PyObject* kind) {
 // --- handles ---------------------------------------------------------------------------------------
 
 bool Handle::close() {
-    if (node_->forked()) {
-        raise_forked();
-        return false;
-    }
+    if (node_->forked()) return true;  // it is the parent's
     if (tasks_.empty()) return true;
     ended_.swap(tasks_);
     const std::vector<std::shared_ptr<HandlerTask>> tasks = ended_;

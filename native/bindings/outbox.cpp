@@ -301,7 +301,7 @@ PyObject* Outbox::publish_many(PyObject* events) {
         }
         spans.push_back({PyBytes_AS_STRING(item), static_cast<std::size_t>(PyBytes_GET_SIZE(item))});
     }
-    return add(spans, {nullptr, 0});
+    return add(spans, {nullptr, 0}, kPublishMany);
 }
 
 PyObject* Outbox::publish_packed(PyObject* data, PyObject* offsets) {
@@ -311,7 +311,7 @@ PyObject* Outbox::publish_packed(PyObject* data, PyObject* offsets) {
     std::vector<Message> spans;
     for (std::size_t at = 0; at < packed.count(); at += spans.size()) {
         if (!packed.read(at, kSpans, spans)) return nullptr;
-        if (!Reference::steal(add(spans, {nullptr, 0}))) return nullptr;
+        if (!Reference::steal(add(spans, {nullptr, 0}, kPublishPacked, at))) return nullptr;
     }
     Py_RETURN_NONE;
 }
@@ -325,7 +325,7 @@ std::uint64_t Outbox::largest() {
     return limit - std::min<std::uint64_t>(limit, kEventHead);
 }
 
-PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
+PyObject* Outbox::add(const std::vector<Message>& events, Message properties, Call call, std::size_t before) {
     if (node_->fresh()) return raise_not_started();
     const std::uint64_t limit = largest();
     for (const Message& event : events) {
@@ -351,7 +351,7 @@ PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
         if (stuck()) return raise_trouble(lock);
         if (full()) {
             lock.unlock();
-            if (!may_wait("publish()", "publish_async()")) return nullptr;
+            if (!may_wait(call, before + done)) return nullptr;
             waits_.fetch_add(1, std::memory_order_relaxed);
             Outcome outcome;
             {
@@ -360,7 +360,7 @@ PyObject* Outbox::add(const std::vector<Message>& events, Message properties) {
                 std::unique_lock waiting(mutex_);
                 make_room(waiting, deadline, released.interrupted(), outcome);
             }
-            if (!outcome.ok()) return raise_outcome(outcome, 0, kEventKind, now_ns() - began, done);
+            if (!outcome.ok()) return raise_outcome(outcome, 0, kEventKind, now_ns() - began, before + done);
             if (!open()) return nullptr;
             continue;
         }

@@ -66,7 +66,7 @@ class Outbox : public Pump {
         std::string bytes;  // the properties, then the data
     };
 
-    PyObject* add(const std::vector<Message>& events, Message properties);
+    PyObject* add(const std::vector<Message>& events, Message properties, Call call = kPublish, std::size_t before = 0);
     std::uint64_t largest();
     bool make_room(std::unique_lock<std::mutex>& lock, Nanos deadline, const Interrupted* interrupted, Outcome& outcome);
     bool full() const { return kept_.size() >= most_events_ || bytes_ >= most_bytes_; }

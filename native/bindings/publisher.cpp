@@ -1,6 +1,7 @@
 #include "bindings/publisher.hpp"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/wait.hpp"
 #include "bindings/packed.hpp"
@@ -13,6 +14,7 @@ using Status = Attempt::Status;
 
 constexpr std::size_t kSpansPerTurn = 8192;
 constexpr Nanos kBriefly = 20 * kMillisecond;
+constexpr std::uint64_t kMostBindBytes = 64;  // beside the name
 // For a connection or a first window, of a publisher that waits for nothing else. Some milliseconds will do on
 // a machine that is not overloaded.
 constexpr Nanos kOpening = 200 * kMillisecond;
@@ -221,20 +223,31 @@ bool Publisher::open() const {
         raise_forked();
         return false;
     }
-    if (!closed_) return true;
-    raise("Closed", "this publisher is closed; make another with bus.publisher()", facts("{ss}", "what", "publisher"));
+    if (closed_) {
+        raise("Closed", "this publisher is closed; make another with bus.publisher()",
+              facts("{ss}", "what", "publisher"));
+        return false;
+    }
+    if (node_->closed()) {
+        raise("Closed", "the node of this publisher is closed; make a new one, and a bus on it",
+              facts("{ss}", "what", "node"));
+        return false;
+    }
+    // One that keeps its last event has it for those who come.
+    if (started_ || retains_) return true;
+    raise("Closed", "this bus has not been started; use 'with bus:' or bus.start() first", facts("{ss}", "what", "bus"));
     return false;
 }
 
 bool Publisher::send_some(const Chosen& targets, const Message* first, std::size_t count, Nanos expires,
-                          std::size_t before) {
-    const Load load{{topic_, 0, 0, 0, 0, 0}, {nullptr, 0}, first, count, expires, before};
+                          std::size_t before, Call call) {
+    const Load load{{topic_, 0, 0, 0, 0, 0}, {nullptr, 0}, first, count, expires, before, nullptr, 0, call};
     return Reference::steal(send(targets, load)).get() != nullptr;
 }
 
-bool Publisher::send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before) {
-    if (targets_.contents()) return send_judged(spans, expires, before);
-    return send_some(wanted({nullptr, 0}), spans.data(), spans.size(), expires, before);
+bool Publisher::send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before, Call call) {
+    if (targets_.contents()) return send_judged(spans, expires, before, call);
+    return send_some(wanted({nullptr, 0}), spans.data(), spans.size(), expires, before, call);
 }
 
 PyObject* Publisher::publish_many(PyObject* events, PyObject* ttl) {
@@ -254,7 +267,7 @@ PyObject* Publisher::publish_many(PyObject* events, PyObject* ttl) {
         }
         spans.push_back({PyBytes_AS_STRING(item), static_cast<std::size_t>(PyBytes_GET_SIZE(item))});
     }
-    if (!spans.empty() && !send_spans(spans, expires, 0)) return nullptr;
+    if (!spans.empty() && !send_spans(spans, expires, 0, kPublishMany)) return nullptr;
     Py_RETURN_NONE;
 }
 
@@ -265,7 +278,7 @@ PyObject* Publisher::publish_packed(PyObject* data, PyObject* offsets, PyObject*
     if (!packed.take(data, offsets)) return nullptr;
     std::vector<Message> spans;
     for (std::size_t at = 0; at < packed.count(); at += spans.size()) {
-        if (!packed.read(at, kSpansPerTurn, spans) || !send_spans(spans, expires, at)) return nullptr;
+        if (!packed.read(at, kSpansPerTurn, spans) || !send_spans(spans, expires, at, kPublishPacked)) return nullptr;
     }
     Py_RETURN_NONE;
 }
@@ -340,6 +353,48 @@ Message Publisher::properties_at(const Load& load, std::size_t i) {
 
 Message Publisher::data_at(const Load& load, std::size_t i) {
     return load.views != nullptr ? Message{load.views[i].data, load.views[i].size} : load.events[i];
+}
+
+// Whether all of it would go to everyone at once. A look and no promise: others send on the same flows and rings. Of a
+// publisher that drops, only what goes in fragments cannot be had at once. With the turn.
+bool Publisher::all_have_room(const Chosen& targets, const Load& load) const {
+    const EventSizes sizes(load.properties.size, load.events, load.count);
+    const bool drops = when_full_ == WhenFull::drop_newest;
+    const std::uint64_t name = kHeaderBytes + kMostBindBytes + name_.size();
+    std::uint64_t wanted = 0, least_free = UINT64_MAX;
+    for (const auto& target : targets) {
+        if (target->gone()) continue;
+        const Attempt seen = node_->look_at_events(target->peer, target->flow, sizes);
+        if (drops ? seen.status == Status::large : seen.status != Status::sent && seen.status != Status::closed) {
+            return false;
+        }
+        if (drops || seen.status != Status::sent) continue;
+        wanted += sizes.bytes + (target->bound != seen.session ? name : 0);
+        least_free = std::min<std::uint64_t>(least_free, target->peer.ring.load(std::memory_order_acquire)->free_bytes());
+    }
+    if (wanted <= least_free) return true;
+    // Many, or there is little room: ring by ring.
+    std::unordered_map<const Peer*, std::uint64_t> of;
+    for (const auto& target : targets) {
+        if (target->gone()) continue;
+        const std::uint32_t session = target->peer.session.load(std::memory_order_seq_cst);
+        if (session == 0) continue;
+        std::uint64_t& bytes = of[&target->peer];
+        bytes += sizes.bytes + (target->bound != session ? name : 0);
+        if (bytes > target->peer.ring.load(std::memory_order_acquire)->free_bytes()) return false;
+    }
+    return true;
+}
+
+// So that there may be some when it is tried again.
+void Publisher::ask_for_room(const Chosen& targets, const Load& load) {
+    const EventSizes sizes(load.properties.size, load.events, load.count);
+    for (const auto& target : targets) {
+        if (target->gone()) continue;
+        const Attempt seen = node_->look_at_events(target->peer, target->flow, sizes);
+        if (seen.status == Status::not_connected) node_->want_connection(target->peer);
+        if (seen.status == Status::no_credit) node_->want_credit(target->peer, seen);
+    }
 }
 
 // Everything that goes at once; what does not is left in `rest`. With the mutex.
@@ -579,13 +634,18 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
     std::uint16_t at = 0;
     std::size_t left_over = 0;
     if (!try_take()) {
-        if (!may_wait("publish()", "publish_async()")) return nullptr;
+        if (!may_wait_for(load)) return nullptr;
         Released released;
         Scheduler::Blocked blocked;
         take(deadline, released.interrupted(), outcome);
     }
     if (!outcome.ok()) return raise_outcome(outcome, at, kEventKind, now_ns() - began, load.before + left_over);
     const Passed passed{*this};
+    // Whoever may not wait is told before anybody has got it, or publishing it again would give it to some twice.
+    if (!all_have_room(targets, load) && !may_wait_for(load)) {
+        ask_for_room(targets, load);
+        return nullptr;
+    }
     load.head.sequence = sequence_.load(std::memory_order_relaxed) + 1;
     load.head.time_ns = wall_clock_ns();
     sequence_.store(load.head.sequence + load.count - 1, std::memory_order_relaxed);
@@ -612,9 +672,10 @@ PyObject* Publisher::send(const Chosen& targets, Load load) {
         if (rest.empty()) Py_RETURN_NONE;
         deadline = now_ns() + kBriefly;
     }
-    if (!may_wait("publish()", "publish_async()")) {
-        pass_over(load, rest);
-        return nullptr;
+    if (!may_wait_for(load)) {
+        // There was room when it looked, and others were faster. Some have it by now.
+        PyErr_Clear();
+        deadline = std::min(deadline, now_ns() + kBriefly);
     }
     {
         Released released;

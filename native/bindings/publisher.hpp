@@ -72,6 +72,13 @@ class Publisher : public Route {
     // Only with a queue of its own. False: there is not so much time left.
     bool set_share(double share) { return sender_ && node_->scheduler().set_share(*sender_, share); }
     bool active() const { return !closed_; }
+    // False with an exception set: nothing can be published now.
+    bool open() const;
+    // With the interpreter's lock. Before its bus has started nobody is served, so what is published would be lost.
+    void set_started(bool started) { started_ = started; }
+    // With the interpreter's lock, which it lets go: until what was published before has left the queue of its own. A
+    // negative timeout waits for ever. False with an exception set.
+    bool flush_queue(double timeout);
     std::shared_ptr<const Task> task() const { return sender_; }
     std::size_t pending();
     // Gives the last value to those who came after it, if it is kept. Never blocks; false when some
@@ -101,6 +108,7 @@ class Publisher : public Route {
         // Instead of head, properties, events and expires: somebody else's, and when they came.
         const EventView* views = nullptr;
         Nanos arrived = 0;
+        Call call = kPublish;
     };
 
     // A target that has not got everything yet, and why.
@@ -192,14 +200,17 @@ class Publisher : public Route {
     static Message properties_at(const Load& load, std::size_t i);
     static Message data_at(const Load& load, std::size_t i);
     void retain(const Load& load);
-    bool send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before);
-    bool send_judged(const std::vector<Message>& spans, Nanos expires, std::size_t before);
-    bool send_some(const Chosen& targets, const Message* first, std::size_t count, Nanos expires, std::size_t before);
+    bool send_spans(const std::vector<Message>& spans, Nanos expires, std::size_t before, Call call);
+    bool send_judged(const std::vector<Message>& spans, Nanos expires, std::size_t before, Call call);
+    bool send_some(const Chosen& targets, const Message* first, std::size_t count, Nanos expires, std::size_t before,
+                   Call call);
+    static bool may_wait_for(const Load& load) { return may_wait(load.call, load.before); }
+    bool all_have_room(const Chosen& targets, const Load& load) const;
+    void ask_for_room(const Chosen& targets, const Load& load);
     // With the interpreter's lock, and without the turn: of the event that is kept, and which one that is.
     bool judge_retained(Nanos deadline, Verdict& verdict, std::uint64_t& sequence);
     void relay_chosen(const EventView* views, std::size_t count, const std::vector<Verdict>& verdicts, Nanos arrived,
                       Nanos patience);
-    bool open() const;
     // The bytes of a message; null with an exception set.
     Reference encoded(PyObject* message);
     // When it is worth nothing any more; 0: never. False with an exception set.
@@ -220,6 +231,7 @@ class Publisher : public Route {
     Targets targets_;
     Content content_;
     std::atomic<bool> closed_{false};  // written with the interpreter's lock
+    bool started_ = true;              // with the interpreter's lock
     // Whose turn it is: of numbers and order. Held while somebody waits for credit, so nobody waits for
     // it with the interpreter's lock, and nobody for longer than his own deadline.
     std::mutex mutex_;
@@ -259,7 +271,7 @@ class Publisher : public Route {
     std::mutex queue_mutex_;
     std::condition_variable room_;
     std::deque<Queued> queue_;
-    bool sending_ = false;  // one that was taken out of it is on its way
+    std::uint64_t sending_ = 0;  // the sequence of the one that was taken out of it and is on its way; 0: none is
     std::optional<InHand> hand_;  // of the task that sends, which has the turn as long
     // Somebody has found it full. Set by whoever publishes, taken by the thread that sends; a hint, relaxed.
     std::atomic<bool> brimmed_{false};

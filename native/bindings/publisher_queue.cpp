@@ -39,6 +39,17 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
     const Nanos began = now_ns();
     const Nanos deadline = began + (Scheduler::on_scheduler_thread() ? options.request_timeout : options.send_timeout);
     if (node_->fresh()) return raise_not_started();
+    // Either all of it is taken or nothing where nobody may wait; so what had room when it came is not held up by what
+    // others put in meanwhile.
+    bool fits = true;
+    if (when_full_ == WhenFull::block) {
+        std::lock_guard lock(queue_mutex_);
+        fits = queue_.size() + load.count <= capacity_;
+    }
+    if (!fits && !may_wait_for(load)) {
+        brimmed_.store(true, std::memory_order_relaxed);
+        return nullptr;
+    }
     for (std::size_t i = 0; i < load.count; ++i) {
         Queued event{targets, {}, load.head, {}, {}, load.expires};
         if (load.properties.size != 0) event.properties.assign(load.properties.data, load.properties.size);
@@ -50,8 +61,7 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
             full = queue_.size() >= capacity_;
         }
         if (full) brimmed_.store(true, std::memory_order_relaxed);
-        if (full && when_full_ == WhenFull::block) {
-            if (!may_wait("publish()", "publish_async()")) return nullptr;
+        if (full && !fits) {
             waits_.fetch_add(1, std::memory_order_relaxed);
             Released released;
             Scheduler::Blocked blocked;
@@ -79,6 +89,50 @@ PyObject* Publisher::enqueue(const Chosen& targets, Load load) {
         node_->scheduler().notify(*sender_);
     }
     Py_RETURN_NONE;
+}
+
+bool Publisher::flush_queue(double timeout) {
+    if (node_->forked()) {
+        raise_forked();
+        return false;
+    }
+    if (!sender_) return true;
+    const Nanos began = now_ns(), deadline = timeout < 0 ? kNever : began + seconds_to_ns(timeout);
+    Outcome outcome;
+    std::size_t left = 0;
+    {
+        Released released;
+        Scheduler::Blocked blocked;
+        const Interrupted* interrupted = released.interrupted();
+        std::unique_lock lock(queue_mutex_);
+        const std::uint64_t last = sequence_.load(std::memory_order_relaxed);
+        const auto waits = [&] {
+            return (sending_ != 0 && sending_ <= last) || (!queue_.empty() && queue_.front().head.sequence <= last);
+        };
+        while (waits() && outcome.ok()) {
+            const Nanos now = now_ns();
+            if (closed_ || node_->closed()) outcome.code = Outcome::Code::closed;
+            else if (now >= deadline) outcome.code = Outcome::Code::timeout;
+            if (!outcome.ok()) break;
+            wait_until(room_, lock, std::min(deadline, now + kLook));
+            if (interrupted == nullptr) continue;
+            lock.unlock();
+            if ((*interrupted)()) outcome.code = Outcome::Code::interrupted;
+            lock.lock();
+        }
+        left = queue_.size() + (sending_ != 0 ? 1 : 0);
+    }
+    if (outcome.ok()) return true;
+    if (outcome.code == Outcome::Code::timeout) {
+        raise("SendTimeout",
+              std::to_string(left) + " events wait in the queue of the publisher of " + name_ + " after " +
+                  seconds_text(now_ns() - began) + "; wait longer, give it a larger share, or look at its subscribers",
+              facts("{sd}", "waited", static_cast<double>(now_ns() - began) / kSecond));
+    } else if (outcome.code == Outcome::Code::closed) {
+        raise("Closed", "this publisher was closed before everything in its queue was sent",
+              facts("{ss}", "what", "publisher"));
+    }
+    return false;
 }
 
 // Whoever it was for finds a gap before the event that has these gaps. With the queue's lock.
@@ -119,7 +173,7 @@ bool Publisher::take_next(Sender& sender) {
         room_.notify_all();
         const Nanos now = now_ns();
         if (event.expires == 0 || now < event.expires) {
-            sending_ = true;
+            sending_ = event.head.sequence;
             hand_.emplace(InHand{std::move(event), {}, now});
             turn.kept = true;
             return true;
@@ -137,7 +191,7 @@ void Publisher::let_go() {
     hand_.reset();
     pass();
     std::lock_guard lock(queue_mutex_);
-    sending_ = false;
+    sending_ = 0;
     room_.notify_all();
 }
 

@@ -122,6 +122,17 @@ bool may_wait(const char* call, const char* twin) {
         Reference::steal(PyObject_CallMethod(module.get(), "refuse_to_block", "ss", call, twin)));
 }
 
+bool may_wait(const Call& call, std::size_t gone) {
+    if (may_wait(call.name, call.twin)) return true;
+    if (gone == 0) return false;
+    PyErr_Clear();
+    raise("WouldBlock",
+          std::string(call.name) + " would wait and stop the event loop of this thread; its first " +
+              std::to_string(gone) + " events have gone, publish the others with " + call.twin,
+          facts("{sssn}", "twin", call.twin, "sent", static_cast<Py_ssize_t>(gone)));
+    return false;
+}
+
 bool read_timeout(PyObject* value, double& timeout) {
     if (value == nullptr || value == Py_None) {
         timeout = -1;

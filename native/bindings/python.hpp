@@ -92,6 +92,15 @@ std::string way_to_reach(const std::string& address);
 PyObject* raise_outcome(const Outcome& outcome, std::uint16_t peer, int kind, Nanos waited, std::size_t sent);
 // False, with WouldBlock raised, on a thread whose event loop is running.
 bool may_wait(const char* call, const char* twin);
+// What somebody called, and what to call instead where it must not wait.
+struct Call {
+    const char *name, *twin;
+};
+inline constexpr Call kPublish{"publish()", "publish_async()"};
+inline constexpr Call kPublishMany{"publish_many()", "await asyncio.to_thread(publisher.publish_many, ...)"};
+inline constexpr Call kPublishPacked{"publish_packed()", "await asyncio.to_thread(publisher.publish_packed, ...)"};
+// As above; so many events of the call have gone already, and the error says so.
+bool may_wait(const Call& call, std::size_t gone);
 // Reads a time to wait: seconds, below zero for None (or when it was not given), 0 for what is past. False with
 // an exception set, which names the argument, for what is no number or NaN.
 bool read_timeout(PyObject* value, double& timeout);

@@ -89,7 +89,8 @@ error, but counted.
 Blocks while a subscription that blocks has no room, for at most ``send_timeout``, inside a handler
 ``request_timeout``. Raises `SendTimeout` then (the others have got the event), `Closed`,
 `MessageTooLarge`, `ConfigError` for bad properties, TypeError for data that is no buffer; and where it
-would have to wait on a thread with a running event loop `WouldBlock`: use `publish_async`.)";
+would have to wait on a thread with a running event loop `WouldBlock`, before anybody has got the event:
+use `publish_async`. Before the bus is started it raises `Closed`, unless the publisher retains.)";
 
 inline constexpr char kPublishManyText[] =
     R"(publish_many($self, events, ttl=None)
@@ -97,7 +98,8 @@ inline constexpr char kPublishManyText[] =
 
 Publishes several events, bytes or Messages, in this order and in few frames.
 
-Much faster than one by one. Blocks and raises as `publish`.)";
+Much faster than one by one. Blocks and raises as `publish`. `WouldBlock.sent` says how many had gone to
+all before: none, unless somebody filters by what the data holds.)";
 
 inline constexpr char kPublishPackedText[] =
     R"(publish_packed($self, data, offsets, ttl=None)
@@ -106,6 +108,7 @@ inline constexpr char kPublishPackedText[] =
 Publishes the events that lie in one buffer, without an object for each.
 
 ``offsets`` are as with `Node.send_packed`: int32 or int64, one more than there are events. Blocks and
-raises as `publish`; ValueError for offsets that do not fit the data.)";
+raises as `publish`; ValueError for offsets that do not fit the data. It publishes 8192 in one go:
+`WouldBlock.sent` says how many had gone to all before.)";
 
 }  // namespace antiphon::python

@@ -86,10 +86,7 @@ Timer::~Timer() {
 }
 
 bool Timer::close() {
-    if (node_->forked()) {
-        raise_forked();
-        return false;
-    }
+    if (node_->forked()) return true;  // it is the parent's
     closed_ = true;
     bool raised = false;
     {

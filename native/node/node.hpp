@@ -121,6 +121,18 @@ struct Message {
     std::size_t size;
 };
 
+// Of events that are to be sent, as if each had a frame of its own: together they take less.
+struct EventSizes {
+    EventSizes(std::size_t properties, const Message* messages, std::size_t count);
+    // On a flow that charges so much at the least.
+    std::uint64_t charge(std::uint32_t least) const;
+
+    const std::size_t prefix;
+    const Message* const messages;
+    const std::size_t count;
+    std::uint64_t bytes = 0, smallest = 0, largest = 0;
+};
+
 struct FlowStatistics {
     std::uint16_t kind;
     std::uint32_t flow;
@@ -290,6 +302,9 @@ class Node {
     // `again` when that session is over.
     Attempt try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
                        const Message* events, std::size_t count, std::size_t& taken);
+    // What would become of these events if they were sent now: `sent` if they would all go, as far as the ring has room
+    // for them. Nothing is changed, and the next moment it may be different.
+    Attempt look_at_events(Peer& peer, OutFlow& flow, const EventSizes& sizes) const;
     // One of the few threads that may wait for long to pass something on. False: enough do.
     class LongWait {
        public:

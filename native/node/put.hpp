@@ -66,6 +66,14 @@ Attempt Node::put(Peer& peer, std::uint16_t kind, std::uint16_t flags, std::size
     return put_on(peer, flow ? *flow : peer.unannounced, session, kind, flags, payload, messages, copy, haste);
 }
 
+// A frame of so many bytes, header included, on a flow with that window.
+inline bool goes_in_fragments(const Peer& peer, std::uint32_t window, std::uint32_t least, std::uint16_t flags,
+                              std::uint64_t total) {
+    return total > peer.max_frame.load(std::memory_order_relaxed) ||
+           (flags != kPacked && total - kHeaderBytes > peer.max_message.load(std::memory_order_relaxed)) ||
+           (window != 0 && total > window / 4 && total > least);
+}
+
 template <typename Copy>
 Attempt Node::put_on(Peer& peer, OutFlow& to, std::uint32_t session, std::uint16_t kind, std::uint16_t flags,
                      std::size_t payload, std::uint32_t messages, Copy&& copy, Haste haste) {
@@ -73,9 +81,7 @@ Attempt Node::put_on(Peer& peer, OutFlow& to, std::uint32_t session, std::uint16
     const std::uint32_t window = flow->window.load(std::memory_order_acquire);
     const std::uint32_t least = flow->least_charge.load(std::memory_order_relaxed);
     const std::size_t total = kHeaderBytes + payload;
-    if (total > peer.max_frame.load(std::memory_order_relaxed) ||
-        (flags != kPacked && payload > peer.max_message.load(std::memory_order_relaxed)) ||
-        (window != 0 && total > window / 4 && total > least)) {
+    if (goes_in_fragments(peer, window, least, flags, total)) {
         return {Attempt::Status::large, flow, 0, session};
     }
     const auto charge = static_cast<std::uint32_t>(

@@ -163,6 +163,40 @@ Attempt Node::put_events(Peer& peer, OutFlow& flow, std::uint32_t session, const
     return attempt;
 }
 
+// --- before anything is sent -------------------------------------------------------------------------
+
+EventSizes::EventSizes(std::size_t properties, const Message* messages_, std::size_t count_)
+    : prefix(kHeaderBytes + kEventHead + properties), messages(messages_), count(count_) {
+    smallest = UINT64_MAX;
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::uint64_t size = prefix + messages[i].size;
+        bytes += size;
+        smallest = std::min(smallest, size);
+        largest = std::max(largest, size);
+    }
+}
+
+std::uint64_t EventSizes::charge(std::uint32_t least) const {
+    if (least <= smallest) return bytes;
+    if (least >= largest) return std::uint64_t{least} * count;
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += std::max<std::uint64_t>(least, prefix + messages[i].size);
+    return sum;
+}
+
+Attempt Node::look_at_events(Peer& peer, OutFlow& flow, const EventSizes& sizes) const {
+    if (!sends_allowed()) return {Attempt::Status::closed};
+    const std::uint32_t session = peer.session.load(std::memory_order_seq_cst);
+    if (session == 0 || peer.held.load(std::memory_order_seq_cst)) return {Attempt::Status::not_connected};
+    const std::uint32_t window = flow.window.load(std::memory_order_acquire);
+    const std::uint32_t least = flow.least_charge.load(std::memory_order_relaxed);
+    if (goes_in_fragments(peer, window, least, 0, sizes.largest)) return {Attempt::Status::large, &flow, 0, session};
+    if (flow.in_flight.count(session) + sizes.charge(least) > window) {
+        return {Attempt::Status::no_credit, &flow, 0, session, window};
+    }
+    return {Attempt::Status::sent, &flow, 0, session, window};
+}
+
 Attempt Node::try_events(Peer& peer, OutFlow& flow, std::uint32_t session, EventHead head, Message properties,
                          const Message* messages, std::size_t count, std::size_t& taken) {
     head.properties = static_cast<std::uint32_t>(properties.size);

@@ -213,9 +213,13 @@ class Closed(AntiphonError):
 
 
 class WouldBlock(AntiphonError, RuntimeError):
-    """Waiting here would stop an event loop or a handler; ``twin`` names what to call instead."""
+    """Waiting here would stop an event loop or a handler; ``twin`` names what to call instead.
+
+    Nothing was done, but for the first ``sent`` of a series of events, which went to all.
+    """
 
     twin: str | None = None
+    sent: int = 0
 
 
 class FilterError(AntiphonError):

@@ -369,6 +369,25 @@ def test_flush_and_publish_wait_in_coroutines_by_their_twins(broker: Broker, pat
     assert in_log(path, "t") == [b"one", b"two"]
 
 
+def test_a_series_that_is_too_long_for_a_coroutine_says_how_much_of_it_went(
+    broker: Broker, path: Path
+) -> None:
+    events = [b"%d" % number for number in range(200_000)]
+    sent: list[int] = []
+
+    async def main() -> None:
+        async with Bus(broker.address) as bus:
+            publisher = await asyncio.to_thread(bus.publisher, "t", record=True)
+            with pytest.raises(WouldBlock, match=r"^publish_many\(\).* its first") as refused:
+                publisher.publish_many(events)
+            sent.append(refused.value.sent)
+            await asyncio.to_thread(publisher.publish_many, events[sent[0] :])
+
+    asyncio.run(main())
+    assert 0 < sent[0] < len(events)
+    assert in_log(path, "t") == events
+
+
 def _full(publisher: Publisher) -> bool:
     """Publishes one; whether there was no space for it."""
     publisher.publish(b"." * 10_000)

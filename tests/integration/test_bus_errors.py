@@ -313,6 +313,36 @@ def test_a_closed_bus_refuses_everything_but_closing(channel: str) -> None:
         bus.close()
 
 
+def test_a_bus_whose_node_was_closed_is_closed(channel: str) -> None:
+    node = Node(HERE)
+    bus = Bus(channel, node=node).start()
+    reader, handled = bus.subscribe("a"), bus.subscribe("a", nothing)
+    served, alone = bus.publisher("a"), bus.publisher("b")
+    assert not bus.closed
+    node.close()
+    assert bus.closed
+    assert reader.closed
+    assert handled.closed
+    assert "closed" in repr(bus)
+    calls: list[Callable[[], object]] = [
+        lambda: bus.subscribe("a"),
+        lambda: bus.subscribe("a", nothing),
+        lambda: bus.publisher("a"),
+        lambda: bus.every(1, nothing),
+        bus.topics,
+        lambda: served.publish(b"x"),
+        lambda: alone.publish(b"x"),
+        lambda: alone.publish_many([b"x"]),
+        lambda: alone.publish_async(b"x"),
+        lambda: reader.receive(PATIENCE),
+    ]
+    for call in calls:
+        with pytest.raises(Closed):
+            call()
+    bus.close()
+    bus.close()
+
+
 def test_a_closed_publisher_refuses_and_the_others_go_on(channel: str) -> None:
     with Bus(channel) as bus:
         subscription = bus.subscribe("a")
@@ -396,7 +426,7 @@ def test_waiting_for_subscribers_ends_when_the_publisher_is_closed(channel: str)
 def test_an_argument_of_another_type_is_refused_by_its_name(channel: str, name: str) -> None:
     with pytest.raises(ConfigError) as error:
         Bus(channel, **{name: 5})  # type: ignore[arg-type]
-    assert error.value.setting == name.removeprefix("node_")
+    assert error.value.setting == name
 
 
 def test_flags_are_true_or_false(channel: str) -> None:
@@ -477,7 +507,8 @@ def test_a_forked_child_is_told_to_make_its_own_and_the_parent_goes_on(channel: 
         while (told := child.hear(PATIENCE))["event"] == "child":
             outcomes[told["call"]] = told["outcome"]
         assert told["topics"] == ["a"]
-        assert outcomes["close"] == "fine"
+        for call in ("close", "close reader", "close handled", "close publisher"):
+            assert outcomes[call] == "fine", outcomes
         for call in ("publish", "publish_many", "publisher", "subscribe", "topics", "receive"):
             assert "fork" in outcomes[call], outcomes
         assert not any(outcome.startswith("wrong") for outcome in outcomes.values()), outcomes

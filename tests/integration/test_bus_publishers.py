@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from antiphon import MessageTooLarge, NodeConfig
+from antiphon import Closed, MessageTooLarge, Node, NodeConfig, SendTimeout
 from antiphon.testing import Child, eventually
-from antiphon.topics import Bus, Publisher
+from antiphon.topics import Bus, Event, Publisher
 from integration.buses import PATIENCE, Events, Held, publish_each, resident, serves
-from unit.node.pairs import Running, all_results, go_on, numbered, stop
+from unit.node.pairs import HERE, Running, all_results, go_on, numbered, stop
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -338,3 +342,119 @@ def test_policies_hold_with_many_threads_at_one_publisher(channel: str) -> None:
         assert len(seen) + sum(missed for _, missed in seen) == last - first + 1
         lost = publisher.statistics()["dropped"] + subscription.statistics()["dropped"]
         assert len(seen) + lost == last
+
+
+# --- what waits in its queue ----------------------------------------------------------------------
+
+
+def test_a_flush_waits_for_the_queue_of_the_publisher(channel: str) -> None:
+    got = Events()
+    with Bus(channel) as here, Bus(channel) as there:
+        there.subscribe("a", got, capacity=16)
+        publisher = here.publisher("a", share=0.1)
+        serves(publisher)
+        for times in range(1, 6):
+            for number in range(200):
+                publisher.publish(b"%d" % number)
+            if times % 2:
+                publisher.flush(PATIENCE)
+            else:
+                publisher.flush_async(PATIENCE).result(PATIENCE)
+            assert len(got.items) == 200 * times
+
+
+def test_a_flush_waits_for_the_queue_no_longer_than_it_may(channel: str) -> None:
+    with Bus(channel) as here, Bus(channel) as there, Held() as held:
+        there.subscribe("a", held, capacity=2)
+        publisher = here.publisher("a", when_full="drop_oldest")
+        serves(publisher)
+        for number in range(50):
+            publisher.publish(b"%d" % number)
+        for flush in (publisher.flush, lambda limit: publisher.flush_async(limit).result()):
+            began = time.monotonic()
+            with pytest.raises(SendTimeout, match="in the queue of the publisher of a"):
+                flush(0.2)
+            assert 0.15 <= time.monotonic() - began < PATIENCE / 2
+        held.open()
+        publisher.flush(PATIENCE)
+        assert held.data[-1] == b"49"
+        assert len(held.items) + sum(held.missed) == 50
+
+
+def test_a_flush_does_not_wait_for_what_is_published_later(channel: str) -> None:
+    stops = threading.Event()
+    with Bus(channel) as here, Bus(channel) as there:
+        there.subscribe("a", lambda event: None)
+        publisher = here.publisher("a", share=0.1, capacity=64)
+        serves(publisher)
+
+        def publish() -> None:
+            while not stops.is_set():
+                publisher.publish(b"x")
+
+        publishing = Running(publish)
+        for _ in range(10):
+            publisher.flush(PATIENCE)
+        stops.set()
+        publishing.result(PATIENCE)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_waits_in_the_queue_of_a_publisher_is_sent_before_its_bus_is_closed(
+    channel: str, shared: bool
+) -> None:
+    got = Events()
+
+    def slowly(event: Event) -> None:
+        time.sleep(0.001)
+        got(event)
+
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(Node(HERE)) if shared else None
+        there = stack.enter_context(Bus(channel))
+        here = stack.enter_context(Bus(channel, node=node))
+        there.subscribe("a", slowly, capacity=4)
+        publisher = here.publisher("a", share=0.1)
+        serves(publisher)
+        for number in range(200):
+            publisher.publish(b"%d" % number)
+        here.close(PATIENCE)
+        assert got.wait(200) == numbered(200)
+
+
+# --- before the bus is started --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"share": 0.1}, {"when_full": "drop_newest"}])
+@pytest.mark.parametrize("shared", [False, True])
+def test_publishing_before_the_bus_is_started_is_refused(
+    channel: str, settings: dict[str, Any], shared: bool
+) -> None:
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(Node(HERE)) if shared else None
+        bus = Bus(channel, node=node)
+        stack.callback(bus.close)
+        subscription = bus.subscribe("a")
+        publisher = bus.publisher("a", **settings)
+        calls: list[Callable[[], object]] = [
+            lambda: publisher.publish(b"early"),
+            lambda: publisher.publish_many([b"early"]),
+            lambda: publisher.publish_packed(b"early", array("i", [0, 5])),
+            lambda: publisher.publish_async(b"early"),
+        ]
+        for call in calls:
+            with pytest.raises(Closed, match="not been started"):
+                call()
+        assert publisher.statistics()["published"] == 0
+        bus.start()
+        publisher.publish(b"in time")
+        event = subscription.receive(PATIENCE)
+        assert (event.data, event.missed, event.sequence) == (b"in time", 0, 1)
+
+
+def test_a_publisher_that_retains_keeps_what_is_published_before_the_start(channel: str) -> None:
+    bus = Bus(channel)
+    publisher = bus.publisher("a", retain=True)
+    publisher.publish(b"early")
+    with bus:
+        assert bus.subscribe("a").receive(PATIENCE).data == b"early"

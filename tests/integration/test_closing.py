@@ -453,3 +453,17 @@ def test_a_connection_that_is_being_tried_does_not_hold_close_up() -> None:
         here.close(drain=40)
         assert time.monotonic() - began < 15
         sending.error()
+
+
+def test_a_closed_node_takes_no_more_peers_and_callbacks() -> None:
+    with Node(HERE) as node:
+        node.add_peer(THERE, "tcp://127.0.0.1:9")
+    calls: list[Callable[[], object]] = [
+        lambda: node.add_peer(OTHER, "tcp://127.0.0.1:9"),
+        lambda: node.remove_peer(THERE),
+        lambda: node.on_connected(lambda peer, reason: None),
+        lambda: node.on_disconnected(lambda peer, reason: None),
+    ]
+    for call in calls:
+        with pytest.raises(Closed, match="this node is closed"):
+            call()

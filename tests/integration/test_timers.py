@@ -793,7 +793,7 @@ def test_a_forked_child_has_no_timers_and_its_parent_goes_on(channel: str) -> No
         assert "fork" in outcomes["every"]
         assert "fork" in outcomes["on_conformance"]
         assert outcomes["look"] == "fine"
-        assert not outcomes["close"].startswith("wrong")
+        assert outcomes["close"] == "fine"
         assert outcomes["calls"] == "0"
         assert told["calls"] == sorted(set(told["calls"]))
         assert told["shares"] == {}
@@ -828,3 +828,26 @@ def test_a_program_may_end_while_timers_run(channel: str) -> None:
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+def test_a_function_that_a_timer_cannot_call_is_refused(channel: str) -> None:
+    calls: Collected[Any] = Collected()
+
+    def two(first: Any, second: Any) -> None:
+        calls.add((first, second))
+
+    def named(*, first: Any) -> None:
+        """Never called."""
+
+    def any_number(*events: Any) -> None:
+        calls.add(events)
+
+    with Bus(channel) as bus:
+        for function, names in ((two, "first, second"), (named, "first")):
+            with pytest.raises(ConfigError, match=f"needs {names};") as refused:
+                bus.every(SHORT, function)
+            assert refused.value.setting == "function"
+        bus.every(SHORT, any_number)
+        assert calls.first(1, PATIENCE) == [()]
+        with bus.every(SHORT, functools.partial(two, 1)):
+            eventually(lambda: any(len(one) == 2 for one in calls.items), PATIENCE)

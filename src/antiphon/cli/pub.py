@@ -15,7 +15,7 @@ from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
 from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
-from antiphon.topics.where import check_properties
+from antiphon.topics.where import plain_properties
 
 __all__ = ["pub"]
 
@@ -57,7 +57,7 @@ def pub(
     Example: antiphon pub room=blue "the light is on" --kind tag
     """
     properties = dict(_property(text) for text in prop or ())
-    check_properties(properties)  # before anybody is waited for
+    plain_properties(properties)  # before anybody is waited for
     if ttl is not None and not ttl > 0:
         raise ConfigError(f"--ttl {ttl:g}: give seconds above 0", setting="ttl", value=ttl)
     with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:

@@ -127,6 +127,11 @@ class Owner(Life):
     def _forked(self) -> bool:
         return self.node._forked
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or is closing, by itself or with a node that it shares."""
+        return self._state == "closed" or self.node.closed
+
     def _prepare(self) -> None:
         """Asks and waits for it; where a loop runs, on another thread."""
 
@@ -173,6 +178,12 @@ class Owner(Life):
         self.node._check_process()
         if self._state == "closed":
             raise Closed(f"this {self._name} is closed; make a new one", what=self._name)
+        if self.node.closed:
+            raise Closed(
+                f"the node of this {self._name} was closed, and so is the {self._name}; make both "
+                "anew",
+                what=self._name,
+            )
 
 
 _running: dict[Owner, None] = {}

@@ -308,6 +308,11 @@ class Node(NodeCore, Life):
                 what="node",
             )
 
+    def _check_not_closed(self) -> None:
+        self._check_process()
+        if self._state == "closed":
+            raise Closed("this node is closed; make a new one", what="node")
+
     # --- identity ---------------------------------------------------------------------------
 
     @property
@@ -529,9 +534,7 @@ class Node(NodeCore, Life):
         self, kind: int | type[Message], capacity: int, when_full: str
     ) -> tuple[int, Callable[[bytes], Message] | None, int]:
         """The kind, how to read it, and the capacity, all of them checked."""
-        self._check_process()
-        if self._state == "closed":
-            raise Closed("this node is closed; make a new one", what="node")
+        self._check_not_closed()
         capacity = _check_whole("capacity", capacity, 1, 2**24)
         if when_full not in _WHEN_FULL:
             raise ConfigError(
@@ -548,7 +551,7 @@ class Node(NodeCore, Life):
 
         ``reason`` is ``dialled`` or ``accepted``. It may send. Also a decorator. Never blocks.
         """
-        self._check_process()
+        self._check_not_closed()
         self._callbacks[_CONNECTED].append(_plain(callback))
         return callback
 
@@ -558,7 +561,7 @@ class Node(NodeCore, Life):
         ``reason`` says why, and what was dropped with it. On a scheduler thread; it may send.
         Also a decorator. Never blocks.
         """
-        self._check_process()
+        self._check_not_closed()
         self._callbacks[_DISCONNECTED].append(_plain(callback))
         return callback
 
@@ -566,14 +569,14 @@ class Node(NodeCore, Life):
 
     def add_peer(self, id: int, address: str) -> None:
         """Says where a node is; replaces what was known. Connects with the first message."""
-        self._check_process()
+        self._check_not_closed()
         peer = _check_whole("peers", id, 1, 65535)
         parsed = parse_address(address, setting=f"address of peer {peer}")
         self._add_peer(peer, str(parsed))
 
     def remove_peer(self, id: int) -> None:
         """Forgets a node and closes its connection. Raises `UnknownPeer`."""
-        self._check_process()
+        self._check_not_closed()
         peer = _one_target(id)
         if not 1 <= peer <= 65535 or not self._remove_peer(peer):
             raise UnknownPeer(f"node {peer} is not known; there is nothing to remove", peer=peer)
@@ -758,10 +761,15 @@ class Node(NodeCore, Life):
 
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. What `send_async` has not sent yet is not waited for."""
+        return self._flush_later(functools.partial(self._flush, 0), timeout)
+
+    def _flush_later(
+        self, flush: Callable[[float | None], None], timeout: float | None
+    ) -> Future[None]:
         self._check_process()
         self._check_flushable()
         patience = check_timeout(timeout)
-        return self._later.add(-next(_flushes), functools.partial(self._flush, 0, patience))
+        return self._later.add(-next(_flushes), functools.partial(flush, patience))
 
     def _encoded(self, message: Any, kind: int | None, call: str) -> tuple[int, Any]:
         if kind is None:
@@ -784,6 +792,11 @@ class Node(NodeCore, Life):
         after ``timeout`` seconds, `PeerUnreachable` when a connection is lost meanwhile, and
         `WouldBlock` inside a handler.
         """
+        self._check_flush()
+        self._flush(0, timeout)
+
+    def _check_flush(self) -> None:
+        """Whether `flush` may be called here and now."""
         if on_scheduler_thread():
             raise WouldBlock(
                 "flush() inside a handler may wait for that handler; use another thread"
@@ -791,7 +804,6 @@ class Node(NodeCore, Life):
         self._check_process()
         self._check_flushable()
         refuse_to_block("flush()", "flush_async()")
-        self._flush(0, timeout)
 
     def _check_flushable(self) -> None:
         if self._state == "closed":

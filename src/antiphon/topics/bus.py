@@ -94,6 +94,7 @@ class Bus(Owner):
     ) -> None:
         check_type("node", node, Node)
         check_type("config", config, BusConfig)
+        check_type("node_config", node_config, NodeConfig)
         self.config = settings.complete(BusConfig, "bus", config)
         self.address = address
         """The channel, as it was given."""
@@ -171,6 +172,9 @@ class Bus(Owner):
             for subscribed in self._ledger.subscriptions.values():
                 self._came(self.node.id, self.node._incarnation, subscribed)
             self._state = "running"
+            for publisher in self._publishers.values():
+                if isinstance(publisher._core, PublisherCore):
+                    publisher._core.set_started(True)
             version = self._ledger.version
             for timer in self._timers:
                 timer._start()
@@ -238,6 +242,10 @@ class Bus(Owner):
                 if self._thread is not None and self._thread is not threading.current_thread():
                     self._thread.join(5.0)
                 until = time.monotonic() + drain
+                for publisher in publishers if drain > 0 and before == "running" else ():
+                    if isinstance(publisher._core, PublisherCore):
+                        with contextlib.suppress(AntiphonError):
+                            publisher._core.flush_queue(max(0.0, until - time.monotonic()))
                 while time.monotonic() < until and any(one._busy for one in subscriptions):
                     time.sleep(0.002)  # coroutines run on their own loop
             except BaseException:
@@ -250,7 +258,8 @@ class Bus(Owner):
     _name = "bus"
 
     def __repr__(self) -> str:
-        return f"<Bus {self.address} of node {self.node.id} {self._state}>"
+        state = "closed" if self.closed else self._state
+        return f"<Bus {self.address} of node {self.node.id} {state}>"
 
     # --- publishing -------------------------------------------------------------------------
 
@@ -309,6 +318,7 @@ class Bus(Owner):
                     number, name, when_full, retain, own_queue, encode_properties
                 )
                 self.node._share(core, part, f"publisher {topic!r}")
+                core.set_started(self._state != "new")
                 publisher = Publisher(self, core, name, number, retain)
             else:
                 publisher = recording
@@ -443,6 +453,8 @@ class Bus(Owner):
             if coroutine and self._state == "running" and self._loop is None:
                 raise no_loop("bus")
             core = self.node._subscribe_inbox(room, policy)
+            if coroutine:
+                core.hold()
         else:
             if not callable(handler):
                 raise ConfigError(
@@ -486,7 +498,6 @@ class Bus(Owner):
         return subscription
 
     def _close_subscription(self, subscription: Subscription) -> None:
-        self.node._check_process()
         flow = subscription._core.flow
         with self._lock:
             if self._subscriptions.pop(flow, None) is None:
@@ -634,7 +645,10 @@ class Bus(Owner):
         if subscription.closed:
             raise Closed("this subscription is closed; it has no share", what="subscription")
         if not isinstance(core, Handle):
-            raise ConfigError("a subscription that is iterated has no share", setting="share")
+            raise ConfigError(
+                "a subscription that is iterated, or whose handler is a coroutine, has no share",
+                setting="share",
+            )
         self._conduct.patterns[core] = str(subscription.pattern)
         self.node._shares.give(core, share, f"subscription {subscription.pattern!r}")
         subscription._handled().watched = True

@@ -17,7 +17,7 @@ from antiphon.node import Future
 from antiphon.node.waits import check_timeout
 from antiphon.topics.finder import check_whole
 from antiphon.topics.kinds import Topic, topic_of
-from antiphon.topics.where import check_properties
+from antiphon.topics.where import plain_properties
 from antiphon.wire.message import Message, encode
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ _properties = msgspec.msgpack.Encoder()
 
 def encode_properties(properties: Mapping[str, str | int | float | bool]) -> bytes:
     """Properties for the wire. Raises `ConfigError` for what cannot be one."""
-    check_properties(properties)
-    # The encoder knows dictionaries only.
-    return _properties.encode(properties if isinstance(properties, dict) else dict(properties))
+    return _properties.encode(plain_properties(properties))
 
 
 class Publisher:
@@ -115,9 +113,9 @@ class Publisher:
                 raise TypeError(
                     f"an event is bytes, another buffer or a Message, not {type(data).__name__}"
                 ) from None
-        if properties is not None:
-            check_properties(properties)
-        copied = None if properties is None else dict(properties)
+        copied = None if properties is None else dict(plain_properties(properties))
+        if isinstance(self._core, PublisherCore):
+            self._core.check_open()
         work = functools.partial(self.publish, payload, copied, ttl)
         return self._bus._later(self._number, work)
 
@@ -127,19 +125,27 @@ class Publisher:
         With ``record=True``: the broker has it in its log, at its fsync setting. Raises
         `SendTimeout` after ``timeout`` seconds, `PeerUnreachable` if the broker is not there by
         then, `StoreFull` when its disk is full. What was not recorded is kept, and tried again.
-        Elsewhere it is `Node.flush`.
+        Elsewhere it is `Node.flush`, after what waits in a queue of the publisher's own was sent.
         """
         if isinstance(self._core, OutboxCore):
             self._core.flush(timeout)
-        else:
-            self._bus.node.flush(timeout)
+            return
+        self._bus.node._check_flush()
+        self._flush(check_timeout(timeout))
+
+    def _flush(self, timeout: float | None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
+        if isinstance(self._core, PublisherCore):
+            self._core.flush_queue(timeout)
+        left = None if until is None else max(0.0, until - time.monotonic())
+        self._bus.node._flush(0, left)
 
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. Never blocks."""
         if isinstance(self._core, OutboxCore):
             patience = check_timeout(timeout)
             return self._bus._later(self._number, functools.partial(self._core.flush, patience))
-        return self._bus.node.flush_async(timeout)
+        return self._bus.node._flush_later(self._flush, timeout)
 
     @property
     def subscribers(self) -> int:

@@ -8,7 +8,7 @@ import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from antiphon._core import Event, EventBatch, Handle, InboxCore, on_scheduler_thread
 from antiphon.errors import Closed, ConfigError, QueueFull, WouldBlock
@@ -167,8 +167,11 @@ class Subscription:
             loop.call_soon_threadsafe(self._begin, loop)
 
     async def _handle(self) -> None:
-        """The next event is taken when the coroutine of the one before has ended."""
-        reader: Any = self._reader()
+        """The next event is taken when the coroutine of the one before has ended.
+
+        Only then does that one count as handled, for a flush too.
+        """
+        core, reader = cast("InboxCore", self._core), cast("Any", self._reader())
         async for event in reader:
             self._running = True
             try:
@@ -182,6 +185,7 @@ class Subscription:
                     event.nack()
             finally:
                 self._running = False
+                core.done()
 
     @property
     def _busy(self) -> bool:
@@ -205,9 +209,10 @@ class Subscription:
         if self._meters is not None:
             return self._meters
         if not isinstance(self._core, Handle):
+            runs = "is read" if self._coroutine is None else "has an 'async def' handler"
             raise ConfigError(
-                "only a subscription with a handler is scheduled; one that is read has no share "
-                "and no service to predict from",
+                f"only a subscription with a plain function as handler is scheduled; one that "
+                f"{runs} has no share and no service to predict from",
                 setting="handler",
             )
         self._meters = Meters(self._core, self._began, self._bus.node._schedule_usage)
@@ -266,6 +271,8 @@ class Subscription:
 
     def close(self) -> None:
         """No call begins after this returns; what waits is dropped. Idempotent."""
+        if self._bus.node._forked:
+            return
         self._bus._close_subscription(self)
         if self._inbox is not None:
             self._inbox.close()

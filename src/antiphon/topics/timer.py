@@ -89,16 +89,28 @@ def make_timer(node: Node, period: object, function: Callable[..., Any]) -> Time
     def report(error: BaseException) -> None:
         log.error("the timer %s failed", name, exc_info=error)
 
-    core = node._timer(float(period), function, report, _takes_argument(function))  # type: ignore[arg-type]
+    takes = _takes_argument(function)
+    core = node._timer(float(period), function, report, takes)  # type: ignore[arg-type]
     return Timer(core, name)
 
 
 def _takes_argument(function: Callable[..., Any]) -> bool:
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return True  # a method of C, such as the append of a deque
-    return any(
-        one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
-        for one in parameters
-    )
+    needed = [one for one in signature.parameters.values() if one.default is one.empty]
+    takes = any(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in needed)
+    try:
+        signature.bind(*(None,) * takes)
+    except TypeError:
+        names = [
+            one.name for one in needed if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]
+        raise ConfigError(
+            f"a timer calls its function with one argument or none, and {function!r} needs "
+            f"{', '.join(names)}; give it the others with functools.partial",
+            setting="function",
+            value=function,
+        ) from None
+    return takes

@@ -33,7 +33,7 @@ from antiphon._core import (
 )
 from antiphon.errors import ConfigError, FilterError
 
-__all__ = ["MAX_CHARACTERS", "MAX_COMPARISONS", "MAX_PROPERTIES", "Where", "check_properties"]
+__all__ = ["MAX_CHARACTERS", "MAX_COMPARISONS", "MAX_PROPERTIES", "Where", "plain_properties"]
 
 MAX_CHARACTERS = FILTER_CHARACTERS
 """Of a filter."""
@@ -45,6 +45,7 @@ MAX_PROPERTIES = FILTER_PROPERTIES
 """Of an event."""
 
 _INT64 = range(-(2**63), 2**63)
+_PLAIN = frozenset({str, int, float, bool})
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*")
 _KEYWORDS = frozenset(
     {"AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE"}
@@ -74,7 +75,7 @@ class Where:
     def evaluate(self, properties: Mapping[str, object]) -> bool | None:
         """True, False, or None for UNKNOWN.
 
-        Values of types that `check_properties` refuses are NULL.
+        Values of types that `plain_properties` refuses are NULL.
         """
         return self.core.evaluate(properties)
 
@@ -113,13 +114,13 @@ def _mistake(text: str, column: int, why: str, expected: str) -> FilterError:
     )
 
 
-def check_properties(properties: object) -> None:
-    """Whether an event can carry them; raises `ConfigError` that says which one it cannot.
+def plain_properties(properties: object) -> dict[str, str | int | float | bool]:
+    """What an event carries; raises `ConfigError` that says which one it cannot.
 
     A mapping of at most `MAX_PROPERTIES`, from names that a filter can write to values that are
-    exactly str, int of 64 bits, float or bool. Subclasses, such as numpy's floats, are refused: the
-    subscriber would get another type than the publisher gave. NaN and infinities pass; NaN never
-    matches a filter.
+    str, int of 64 bits, float or bool. What is one of those and something else, such as a member
+    of an `enum.IntEnum` or one of numpy's floats, is made a plain one. NaN and infinities pass;
+    NaN never matches a filter. A dict with plain values is returned as it is.
     """
     if not isinstance(properties, Mapping):
         raise _refuse(
@@ -132,9 +133,13 @@ def check_properties(properties: object) -> None:
             "put the rest into its data",
             len(properties),
         )
-    for name, value in properties.items():
+    odd: dict[str, str | int | float | bool] = {}
+    for name, given in properties.items():
         _check_name(name)
-        kind = type(value)
+        value, kind = given, type(given)
+        if kind not in _PLAIN and isinstance(given, str | int | float):
+            value = odd[name] = _made_plain(given)
+            kind = type(value)
         if kind is str:
             _check_encodable(name, value)
         elif kind is int:
@@ -149,10 +154,25 @@ def check_properties(properties: object) -> None:
             )
         elif kind is not float and kind is not bool:
             raise _refuse(
-                f"property {_brief.repr(name)} is of type {kind.__name__}; "
+                f"property {_brief.repr(name)} is of type {_full_name(kind)}; "
                 "give a str, int, float or bool",
                 value,
             )
+    # The encoder knows dictionaries only.
+    if odd or not isinstance(properties, dict):
+        return {**properties, **odd}
+    return properties
+
+
+def _made_plain(value: str | float) -> str | int | float:
+    """Not by what its class says of itself, as the text of a member of an enumeration."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return int.__int__(value) if isinstance(value, int) else float.__float__(value)
+
+
+def _full_name(kind: type) -> str:
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _check_name(name: object) -> None:

@@ -21,7 +21,7 @@ from antiphon.topics.where import (
     MAX_COMPARISONS,
     MAX_PROPERTIES,
     Where,
-    check_properties,
+    plain_properties,
 )
 
 TOP, BOTTOM = 2**63 - 1, -(2**63)
@@ -493,8 +493,20 @@ class Color(enum.IntEnum):
     RED = 1
 
 
+class Large(enum.IntEnum):
+    TOP = 2**63
+
+
+class Text(enum.StrEnum):
+    RED = "red"
+
+    def __str__(self) -> str:
+        return "another"
+
+
 class Real(float):
-    pass
+    def __float__(self) -> float:
+        return 7.0
 
 
 @pytest.mark.parametrize(
@@ -509,7 +521,20 @@ class Real(float):
     ],
 )
 def test_good_properties_pass(properties: object) -> None:
-    check_properties(properties)
+    plain_properties(properties)
+
+
+def test_what_is_a_plain_value_and_something_else_becomes_plain() -> None:
+    values = {"a": Color.RED, "b": Text.RED, "c": Real(1.5), "d": True, "e": 2}
+    plain = plain_properties(MappingProxyType(values))
+    assert plain == {"a": 1, "b": "red", "c": 1.5, "d": True, "e": 2}
+    assert [type(value) for value in plain.values()] == [int, str, float, bool, int]
+    assert type(values["a"]) is Color
+    numpy = pytest.importorskip("numpy")
+    plain = plain_properties({"a": numpy.float64(1.5), "b": numpy.str_("x")})
+    assert [type(value) for value in plain.values()] == [float, str]
+    with pytest.raises(ConfigError, match=r"property 'a' is of type numpy\.bool"):
+        plain_properties({"a": numpy.bool_(True)})
 
 
 @pytest.mark.parametrize(
@@ -534,8 +559,8 @@ def test_good_properties_pass(properties: object) -> None:
         ({"a": None}, "property 'a' is None; leave it out"),
         ({"a": b"x"}, "property 'a' is of type bytes; give a str, int, float or bool"),
         ({"a": [1]}, "of type list"),
-        ({"a": Color.RED}, "of type Color"),
-        ({"a": Real(1)}, "of type Real"),
+        ({"a": Fraction(1, 2)}, r"property 'a' is of type fractions\.Fraction; give a str"),
+        ({"a": Large.TOP}, "does not fit in 64 bits"),
         ({"ok": 1, "a": TOP + 1}, "property 'a' does not fit in 64 bits"),
         ({"a": BOTTOM - 1}, "does not fit in 64 bits"),
         ({"a": 10**5000}, "does not fit in 64 bits"),
@@ -546,14 +571,14 @@ def test_bad_properties_are_refused_with_the_one_that_is_wrong(
     properties: object, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        check_properties(properties)
+        plain_properties(properties)
     assert caught.value.setting == "properties"
 
 
 def test_the_names_that_pass_are_those_that_a_filter_can_write() -> None:
     for name in ("a", "_", "$x", "a.b", "not", "true", "a b", "1", "ä", "escape", "a$1"):
         try:
-            check_properties({name: 7})
+            plain_properties({name: 7})
         except ConfigError:
             with contextlib.suppress(FilterError):
                 assert not Where(f"{name} = 7").matches({name: 7})  # a number is no name
