@@ -456,6 +456,7 @@ class Node {
     std::unique_ptr<OutFlow> fresh_flow(Peer& peer, std::uint16_t kind);
     void drop_unused_flows(Peer& peer);
     void trim_ring(Peer& peer);
+    void retire_ring(Peer& peer);
     void reclaim();
     bool reclaim(const Retired& retired);
 
