@@ -7,6 +7,7 @@ import datetime
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -79,6 +80,7 @@ def broker(
     given = {"store": None if store is None else str(store), "fsync": fsync}
     settings = BrokerConfig.load(**{name: one for name, one in given.items() if one is not None})
     set_up_logs(log_format, settings.log_level)
+    _raise_limit()
     secret = read_secret(secret_file)
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # before it says that it is there
@@ -93,6 +95,17 @@ def broker(
         counts = running.statistics()
     recorded = "" if running.config.store is None else f", {counts.recorded} recorded"
     _say(log_format, f"{counts.relayed} events relayed, {counts.dropped} dropped{recorded}")
+
+
+def _raise_limit() -> None:
+    """As many descriptors as this process may have: each client takes two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("the limit on open files stays at %d, two for each client: %s", soft, error)
 
 
 def _say(log_format: str, text: str, **facts: str) -> None:
