@@ -387,7 +387,12 @@ void Node::admit(Channel& channel) {
         set_buffers(channel.fd, channel.sends ? BufferSizes{large, 16 << 10} : BufferSizes{16 << 10, large});
     }
     if (channel.sends) {
-        if (peer.ring.load(std::memory_order_relaxed) == nullptr) {
+        if (Ring* ring = peer.ring.load(std::memory_order_relaxed)) {
+            if (ring->retired()) {
+                ring->revive();
+                peer.seen_head = peer.trimmed_head = ring->head();
+            }
+        } else {
             peer.ring.store(new Ring(options_.ring_bytes), std::memory_order_release);
         }
         // What an attempt that came to nothing announced is not true of this one.

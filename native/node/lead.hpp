@@ -6,6 +6,9 @@
 // does not watch that channel for reading.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 #include "base/clock.hpp"
 
 namespace antiphon {
@@ -13,6 +16,25 @@ namespace antiphon {
 class Node;
 class Peer;
 struct Channel;
+
+// The eventfds of threads that lead: as many as have led at the same time. They are not the peers', of which a
+// node may meet any number. None is closed before the node's end: those who wake a leader hold no lock, so one of
+// them may be about to write when the lead is over. The next leader then wakes for nothing, and looks again.
+// With the selector's turn.
+class LeadWakes {
+   public:
+    LeadWakes() = default;
+    ~LeadWakes();
+    LeadWakes(const LeadWakes&) = delete;
+
+    int take();  // -1: the system has none for us
+    void give_back(int wake) { idle_.push_back(wake); }
+    std::size_t made() const { return made_; }
+
+   private:
+    std::vector<int> idle_;  // has room for all there are
+    std::size_t made_ = 0;
+};
 
 class Lead {
    public:
@@ -27,12 +49,13 @@ class Lead {
 
    private:
     bool still() const;  // with the turn
+    void end();          // with the turn: nobody wakes this thread any more
 
     Node& node_;
     Peer& peer_;
     Channel* Peer::*const which_;
     Channel* channel_ = nullptr;
-    int fd_ = -1;
+    int fd_ = -1, wake_ = -1;
 };
 
 }  // namespace antiphon

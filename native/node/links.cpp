@@ -271,8 +271,7 @@ void Node::take_down(Peer& peer, const std::string& reason) {
         peer.up = false;
         if (on_event_) on_event_({Event::Type::disconnected, peer.id, text});
     }
-    // Nothing in it is for anybody. A thread that has just found the session over may still claim some of it.
-    if (Ring* ring = peer.ring.load(std::memory_order_relaxed)) ring->forget();
+    retire_ring(peer);
     peer.wake();
     if (finishing_) return check_drained();
     if (selector_.now() < peer.wanted_until.load(std::memory_order_relaxed) &&
@@ -627,7 +626,10 @@ void Node::tick() {
     if (tick_turn_ == 0 && !options_.tls.empty()) reload_certificates();
     if (tick_turn_ == 0) reclaim();
     for (Peer* peer : peers) {
-        if (peer->in == nullptr && peer->out == nullptr) continue;
+        if (peer->in == nullptr && peer->out == nullptr) {
+            retire_ring(*peer);  // somebody was in it when the connection ended, or another one did not come to be
+            continue;
+        }
         // What we do not read, because no buffer is left or the node closes, cannot be heard.
         if (peer->in && peer->in->paused) peer->excused = now;
         peer->excused = std::max(peer->excused, away_until_);

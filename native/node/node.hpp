@@ -362,6 +362,11 @@ class Node {
                        Message body, bool urgent);
     // A scheduler thread without work waits on the channel that the last request came on, and reads it.
     bool lead_asker(const std::function<bool()>& done);
+    // Eventfds of leaders; takes the selector's turn.
+    std::size_t lead_wakes() {
+        Selector::Turn turn(selector_);
+        return lead_wakes_.made();
+    }
     void lost_answer() { lost_answers_.fetch_add(1, std::memory_order_relaxed); }
     Outcome send_answer(Sending& sending, std::uint32_t session, std::uint16_t kind, const ResponseHead& head,
                         Message body);
@@ -466,6 +471,7 @@ class Node {
     std::unique_ptr<OutFlow> fresh_flow(Peer& peer, std::uint16_t kind);
     void drop_unused_flows(Peer& peer);
     void trim_ring(Peer& peer);
+    void retire_ring(Peer& peer);
     void reclaim();
     bool reclaim(const Retired& retired);
 
@@ -545,6 +551,7 @@ class Node {
     std::atomic<Phase> phase_{Phase::fresh};
     std::shared_ptr<BufferPool> pool_;
     Selector selector_;
+    LeadWakes lead_wakes_;  // outlives all who may wake a leader
     Scheduler::Hooks scheduler_hooks();
     Scheduler scheduler_;
     Timers timers_;

@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 #include "base/clock.hpp"
-#include "base/descriptors.hpp"
 #include "flows/flow.hpp"
 #include "frames/bytes.hpp"
 #include "ring/ring.hpp"
@@ -89,9 +88,6 @@ class Sleeper {
 class Peer {
    public:
     explicit Peer(std::uint16_t id_) : id(id_) {}
-    ~Peer() {
-        if (lead_wake >= 0) close_descriptor(lead_wake);
-    }
 
     const std::uint16_t id;
 
@@ -137,10 +133,11 @@ class Peer {
     std::vector<std::weak_ptr<Sleeper>> sleepers;  // under mutex
     static constexpr std::size_t kManySleepers = 256;
     std::size_t sweep_at = kManySleepers;  // under mutex: with so many, those that have gone are looked for
-    // True while one of them waits for the eventfd, which is made for the first one and then kept, and
-    // not for the condition. Written with the selector's turn.
-    std::atomic<bool> led{false};
-    int lead_wake = -1;
+    // The eventfd that one of them waits for, and not for the condition; kNobody: none does. Written with
+    // the selector's turn. It is the node's (LeadWakes), and open as long as that: whoever comes too late
+    // wakes another leader for nothing.
+    static constexpr int kNobody = -1;
+    std::atomic<int> led{kNobody};
     // Until then callers that wait for its answers come first: a scheduler thread leaves them the lead.
     std::atomic<Nanos> callers_until{0};
     // Under mutex:
@@ -264,9 +261,10 @@ class Peer {
         }
     }
     void wake_leader() {
-        if (!led.load(std::memory_order_seq_cst)) return;
+        const int leader = led.load(std::memory_order_seq_cst);
+        if (leader == kNobody) return;
         const std::uint64_t one = 1;
-        [[maybe_unused]] const ssize_t ignored = write(lead_wake, &one, sizeof one);
+        [[maybe_unused]] const ssize_t ignored = write(leader, &one, sizeof one);
     }
     void send_forward(Control kind, std::string_view payload, std::uint32_t flow = 0) {
         std::lock_guard lock(mutex);

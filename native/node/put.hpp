@@ -13,6 +13,8 @@ Attempt Node::put_uncharged(Peer& peer, Header header, std::uint32_t session, Fi
     const std::size_t total = kHeaderBytes + header.length;
     std::uint64_t position;
     if (!ring.claim(total, position)) {
+        // A ring whose session is over has no room, and none to wait for.
+        if (peer.session.load(std::memory_order_seq_cst) != session) return {Attempt::Status::again, nullptr, 0, session};
         return {Attempt::Status::ring_full, nullptr, static_cast<std::uint32_t>(total), session};
     }
     // Session and phase are read again behind the claim. A new session starts at the ring's tail, and

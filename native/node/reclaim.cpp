@@ -1,5 +1,5 @@
 // What is needed no more: flows of subscriptions that have gone, at both ends; registrations that were removed; pages
-// of rings that have become quiet. On the selector thread.
+// of rings that have become quiet, and the memory of those without a connection. On the selector thread.
 //
 // Ids of flows are never given again. Whoever sends to one that has gone is told so; what was already on its way is
 // discarded.
@@ -87,6 +87,13 @@ void Node::trim_ring(Peer& peer) {
         add_interest(peer, kWrite);
     }
     peer.wake();
+}
+
+// Without a connection nothing in a ring is for anybody. A thread that has just found the session over may still claim
+// some of it: then this is tried again with the next beat. One that is being dialled has its ring already.
+void Node::retire_ring(Peer& peer) {
+    Ring* ring = peer.ring.load(std::memory_order_relaxed);
+    if (ring != nullptr && peer.out == nullptr && peer.dialling == nullptr) ring->retire();
 }
 
 void Node::reclaim() {

@@ -68,7 +68,7 @@ class Pending {
     const std::uint16_t kind;
     // It may be on its way: only then can it be answered, or lost with its connection.
     std::atomic<bool> sent{false};
-    // True while its thread leads (node/lead.hpp): then it waits for the peer's eventfd.
+    // True while its thread leads (node/lead.hpp): then it waits for the eventfd that the peer names.
     std::atomic<bool> leads{false};
 
    private:

@@ -16,13 +16,15 @@ namespace {
 
 }  // namespace
 
-RingMemory::RingMemory(std::size_t bytes) : base_(nullptr), bytes_(bytes) {
+RingMemory::RingMemory(std::size_t bytes) : bytes_(bytes) { map(); }
+
+void RingMemory::map() {
     // A private mapping would do for one view; two views of the same pages need a shared object.
     int fd = memfd_create("antiphon-ring", MFD_CLOEXEC);
     if (fd < 0) fail("memfd_create for a ring");
-    const std::size_t span = mirrored ? 2 * bytes : bytes;
+    const std::size_t span = mirrored ? 2 * bytes_ : bytes_;
     void* area = MAP_FAILED;
-    if (ftruncate(fd, static_cast<off_t>(bytes)) == 0) {
+    if (ftruncate(fd, static_cast<off_t>(bytes_)) == 0) {
         area = mmap(nullptr, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     }
     if (area == MAP_FAILED) {
@@ -31,12 +33,12 @@ RingMemory::RingMemory(std::size_t bytes) : base_(nullptr), bytes_(bytes) {
         errno = error;
         fail("reserve addresses for a ring");
     }
-    base_ = static_cast<char*>(area);
-    for (std::size_t at = 0; at < span; at += bytes) {
-        if (mmap(base_ + at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+    char* const base = static_cast<char*>(area);
+    for (std::size_t at = 0; at < span; at += bytes_) {
+        if (mmap(base + at, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
             MAP_FAILED) {
             int error = errno;
-            munmap(base_, span);
+            munmap(base, span);
             close(fd);
             errno = error;
             fail("map a ring");
@@ -44,10 +46,16 @@ RingMemory::RingMemory(std::size_t bytes) : base_(nullptr), bytes_(bytes) {
     }
     close(fd);
     // A forked child must not write into its parent's ring: the pages are shared, not copied.
-    madvise(base_, span, MADV_DONTFORK);
+    madvise(base, span, MADV_DONTFORK);
+    base_ = base;
 }
 
-RingMemory::~RingMemory() { munmap(base_, mirrored ? 2 * bytes_ : bytes_); }
+RingMemory::~RingMemory() { unmap(); }
+
+void RingMemory::unmap() {
+    if (base_ != nullptr) munmap(base_, mirrored ? 2 * bytes_ : bytes_);
+    base_ = nullptr;
+}
 
 void RingMemory::forget() { madvise(base_, bytes_, MADV_REMOVE); }
 

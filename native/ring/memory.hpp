@@ -18,6 +18,10 @@ class RingMemory {
 
     // Gives the pages back to the kernel; they read as zeros afterwards.
     void forget();
+    // The addresses too, until map(), which throws as the constructor does. Nobody may touch data() meanwhile.
+    void unmap();
+    void map();
+    bool mapped() const { return base_ != nullptr; }
 
 #if defined(ANTIPHON_PLAIN_RING)
     // ThreadSanitizer keys its shadow by address and cannot see a race through an alias, so its
@@ -28,8 +32,8 @@ class RingMemory {
 #endif
 
    private:
-    char* base_;
-    std::size_t bytes_;
+    char* base_ = nullptr;
+    const std::size_t bytes_;
 };
 
 }  // namespace antiphon

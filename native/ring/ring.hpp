@@ -100,6 +100,29 @@ class Ring {
 
     // Frees the pages, whatever is in them. Only while nobody needs it.
     void forget() { memory_.forget(); }
+    // Gives the memory back, and its addresses, whatever is in it: for a ring without a connection. All that is free
+    // is claimed and stays so, so that producers, who touch nothing that they have not claimed, find no room until
+    // revive(). False, and nothing has changed, while one of them is between claim and commit.
+    bool retire() {
+        if (!memory_.mapped()) return true;
+        std::uint64_t tail = tail_.load(std::memory_order_seq_cst);
+        if (committed_.load(std::memory_order_seq_cst) != tail) return false;
+        // The tail is where it was, so nobody has claimed since, and everything before it is committed.
+        const std::uint64_t full = head_.load(std::memory_order_relaxed) + capacity_;
+        if (!tail_.compare_exchange_strong(tail, full, std::memory_order_seq_cst)) return false;
+        memory_.unmap();
+        return true;
+    }
+    // Memory again, and all of it free. Throws when there is none; it is retired then, as before.
+    void revive() {
+        if (memory_.mapped()) return;
+        memory_.map();
+        const std::uint64_t tail = tail_.load(std::memory_order_seq_cst);
+        committed_.store(tail, std::memory_order_seq_cst);
+        // Pairs with the acquire in claim: whoever finds room finds the memory.
+        head_.store(tail, std::memory_order_seq_cst);
+    }
+    bool retired() const { return !memory_.mapped(); }
     // Frees the pages of a ring that is empty; false, and nothing has changed, when it is not. All of it is claimed
     // meanwhile, and whoever wants some waits for that moment.
     bool vacate() {

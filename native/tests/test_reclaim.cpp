@@ -222,3 +222,55 @@ TEST("a ring that has become quiet gives its pages back, and works on") {
     a->remove_peer(2);
     CHECK(check::soon([&] { return shared_kib() < 64; }));
 }
+
+namespace {
+
+std::size_t ring_maps() {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.find("antiphon-ring") != std::string::npos;
+    return count;
+}
+
+}  // namespace
+
+TEST("the ring of a peer without a connection has no memory, whoever is about to send, and has it again") {
+    auto hub = make_node(brisk(1));
+    Handler handler(*hub, kKind, [](std::uint16_t, const char*, std::size_t) {});
+    std::atomic<bool> over{false};
+    std::atomic<std::uint64_t> sent{0}, got{0};
+    std::vector<std::thread> senders;
+    for (int t = 0; t < 3; ++t) {
+        senders.emplace_back([&] {
+            const std::string text(3000, 'x');
+            while (!over.load()) {
+                for (std::uint16_t id = 2; id < 4; ++id) {
+                    Peer* peer = hub->find_peer(id);
+                    if (peer == nullptr) continue;
+                    const Attempt attempt = hub->try_message(*peer, kKind, {text.data(), text.size()});
+                    sent += attempt.status == Status::sent;
+                    if (attempt.status == Status::no_credit) hub->want_credit(*peer, attempt);
+                }
+                std::this_thread::yield();
+            }
+        });
+    }
+    const std::uint64_t rounds = check::count(30, 1000);
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+        std::atomic<std::uint64_t> came{0};
+        auto client = make_node(options(static_cast<std::uint16_t>(2 + round % 2), ""));
+        Handler mine(*client, kKind, [&](std::uint16_t, const char*, std::size_t) { ++came; });
+        client->add_peer(1, hub->address());
+        CHECK_OK(send(*client, 1, kKind, "here I am"));
+        CHECK(check::soon([&] { return came.load() > round % 7 * 20; }));
+        got += came.load();
+        mine.close();
+        client->close(0);
+    }
+    CHECK(check::soon([] { return ring_maps() == 0; }));  // those who send go on all the time
+    over.store(true);
+    for (std::thread& sender : senders) sender.join();
+    CHECK(got.load() > 0);
+    CHECK(sent.load() >= got.load());
+    CHECK_EQUAL(hub->counters().protocol_errors, std::uint64_t{0});
+}

@@ -6,6 +6,7 @@
 #include "nodes.hpp"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -1197,5 +1198,67 @@ TEST("connections that are given back lose no answer and no message") {
     std::uint64_t losses = 0;
     for (const PeerStatistics& peer : hub->statistics()) losses += peer.losses;
     CHECK_EQUAL(losses, 0u);
+    check_at_rest(*hub);
+}
+
+// Whoever wakes a leader holds no lock, and may come when the lead is over. What it writes to then must not be a
+// descriptor that was closed, and is somebody else's by now.
+TEST("descriptors are as many as leaders, however many peers come and go, and nobody else's is written to") {
+    auto hub = make_node(options(1));
+    Handler handler(*hub, kKind, [](const Question& question) { (void)question.answer(question.text); });
+    constexpr std::uint32_t kThreads = 3;
+    const auto rounds = static_cast<std::uint16_t>(check::count(40, 1000));
+    std::atomic<std::uint16_t> next{2};
+    std::atomic<bool> over{false};
+    std::vector<std::thread> threads, others;
+    // Takes the lowest number that is free, all the time: one that a peer has given back, if any.
+    others.emplace_back([&] {
+        while (!over.load()) {
+            int mine[8];
+            for (int& fd : mine) CHECK((fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) >= 0);
+            pass(300);
+            for (const int fd : mine) {
+                std::uint64_t written;
+                CHECK_EQUAL(read(fd, &written, sizeof written), -1);
+                close(fd);
+            }
+        }
+    });
+    // Wakes all whom the hub has ever met.
+    others.emplace_back([&] {
+        while (!over.load()) {
+            for (std::uint16_t id = 2; id < next.load(); ++id) {
+                if (Peer* peer = hub->find_peer(id)) peer->wake_leader();
+            }
+        }
+    });
+    for (std::uint32_t t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+            for (std::uint16_t round = 0; round < rounds; ++round) {
+                const std::uint16_t id = next.fetch_add(1);
+                auto client = make_node(options(id));
+                Handler echo(*client, kKind, [](const Question& question) { (void)question.answer(question.text); });
+                introduce(*hub, *client);
+                for (std::uint32_t i = 0; i < 4; ++i) {
+                    Node& from = i % 2 == 0 ? *client : *hub;
+                    Request request(from, i % 2 == 0 ? 1 : id, kKind);
+                    const std::string question = stamped(t, i, 64);
+                    CHECK_OK(request.send(question, patiently()));
+                    CHECK(request.wait(patiently()));
+                    CHECK_EQUAL(request.state(), State::answered);
+                    CHECK(request.body() == question);
+                }
+                echo.close();
+                client->close(check::patience(5 * kSecond));
+            }
+        });
+    }
+    join(threads);
+    over.store(true);
+    join(others);
+    const std::size_t wakes = hub->lead_wakes();
+    CHECK(wakes >= 1);
+    // Those who ask here, and the scheduler's.
+    CHECK(wakes <= kThreads + 32);
     check_at_rest(*hub);
 }

@@ -269,6 +269,77 @@ TEST("a ring whose pages were given back works on") {
     CHECK(take(ring, after.size()) == after);
 }
 
+TEST("a ring without memory has no room, and is empty when it has memory again") {
+    Ring ring(4 * kPage);
+    for (const std::size_t left : {std::size_t{0}, kPage, 4 * kPage}) {  // in it, and never taken
+        if (left != 0) CHECK(put(ring, payload(3, 1, left)));
+        CHECK(ring.retire());
+        CHECK(ring.retired());
+        CHECK(ring.retire());
+        std::uint64_t position;
+        CHECK(!ring.claim(1, position));
+        CHECK_EQUAL(ring.free_bytes(), 0u);
+        ring.revive();
+        CHECK(!ring.retired());
+        CHECK(ring.empty());
+        CHECK_EQUAL(ring.free_bytes(), 4 * kPage);
+        const std::string after = payload(3, 2, 4 * kPage);
+        CHECK(put(ring, after));
+        CHECK(take(ring, after.size()) == after);
+    }
+    std::uint64_t position;
+    CHECK(ring.claim(kPage, position));
+    CHECK(!ring.retire());  // somebody writes there
+    ring.publish(position + kPage);
+    CHECK(ring.retire());
+}
+
+TEST("a ring loses its memory under producers, who never touch what is not there") {
+    Ring ring(4 * kPage);
+    std::atomic<bool> over{false};
+    std::atomic<std::uint64_t> written{0};
+    std::vector<std::thread> producers;
+    for (std::uint32_t t = 0; t < 3; ++t) {
+        producers.emplace_back([&, t] {
+            const std::string bytes = payload(t, 1, 600);
+            while (!over.load(std::memory_order_relaxed)) {
+                std::uint64_t position;
+                if (!ring.claim(bytes.size(), position)) {
+                    std::this_thread::yield();
+                    continue;
+                }
+                ring.write(position, bytes.data(), bytes.size());
+                ring.wait_turn(position);
+                ring.publish(position + bytes.size());
+                written.fetch_add(1, std::memory_order_relaxed);
+            }
+        });
+    }
+    const std::uint64_t rounds = check::count(3000, 200'000);
+    std::uint64_t retired = 0;
+    // Until they have had their share of it: on a busy machine they begin late.
+    for (std::uint64_t round = 0; round < rounds || written.load() < rounds / 10; ++round) {
+        if (ring.retire()) {
+            ++retired;
+            if (round % 16 == 0) std::this_thread::yield();
+            ring.revive();
+            if (round % 2 == 0) std::this_thread::yield();
+            continue;
+        }
+        const char* data;
+        ring.release(ring.readable(data));
+    }
+    // All is written at some time, and then nobody is in it.
+    while (!ring.retire()) std::this_thread::yield();
+    const std::uint64_t before = written.load();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK(written.load() <= before + 3);  // those who had just published
+    over.store(true);
+    for (std::thread& producer : producers) producer.join();
+    CHECK(retired > 0);
+    CHECK(written.load() > 0);
+}
+
 TEST("random steps of one thread agree with a queue of bytes") {
     Ring ring(2 * kPage);
     auto random = check::random(7);

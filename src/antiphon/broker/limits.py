@@ -21,7 +21,8 @@ class Limits(Settings):
     """Bounds of a broker, ``[broker.limits]``; raises `ConfigError` that says what is allowed."""
 
     max_clients: int = 10_000
-    """Clients that are connected; the next one is refused. Each takes two descriptors."""
+    """Clients that are connected; the next one is refused. Each takes two descriptors
+    while it is connected, and none afterwards."""
 
     max_topics: int = 1_000_000
     """Publishers that one client may have."""

@@ -7,6 +7,7 @@ import datetime
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -86,6 +87,7 @@ def broker(
     given = {"store": None if store is None else str(store), "fsync": fsync}
     settings = BrokerConfig.load(**{name: one for name, one in given.items() if one is not None})
     set_up_logs(log_format, settings.log_level)
+    _raise_limit()
     secret = read_secret(secret_file)
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # before it says that it is there
@@ -109,6 +111,17 @@ def _started(made: Broker) -> Broker:
         return made.start()
     except StoreInUse as error:
         raise AntiphonError(str(error)) from None
+
+
+def _raise_limit() -> None:
+    """As many descriptors as this process may have: each client takes two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("the limit on open files stays at %d, two for each client: %s", soft, error)
 
 
 def _say(log_format: str, text: str, **facts: str) -> None:
