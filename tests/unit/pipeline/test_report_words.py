@@ -352,6 +352,27 @@ def test_a_timetable_that_was_kept_is_no_answer_where_somebody_went_as_fast_as_h
     assert "none was asked for more" not in said
 
 
+def test_the_first_figure_begins_with_what_the_answer_is_about(tmp_path: Path) -> None:
+    names = ("one", "two", "three")
+    kept = (0.5, 0.3, 0.2)
+    rows = [_kept(*one, None, None) for one in zip(names, kept, strict=True)]
+    garbage = [row | {"workload": "garbage", "kept": 0.9} for row in (*rows, *rows[:1])]
+    garbage[-1] |= {"variant": "inbox"}
+    paced = [
+        _paced(row | {"size": 500, "kept": 1.0, "protocol": name}, 87.0)
+        for row in rows
+        for name in (row["protocol"], f"{row['protocol']}-again")
+    ]
+    _with_runs(tmp_path, *rows, *garbage, *paced)
+    report = made(tmp_path)
+    assert "it keeps 50 % of its throughput beside cpu-60" in report.words
+    start = report.blocks["data-degradation"]["start"]
+    shown = report.figure("degradation")[start]
+    assert [trace["x"] for trace in shown["traces"][:-1]] == [[20.0], [30.0], [50.0]]
+    # The others are still to be had, and their view has the most bars.
+    assert max(len(facet["traces"]) for facet in report.figure("degradation")) == 7
+
+
 def test_where_all_keep_to_a_timetable_the_answer_says_so(tmp_path: Path) -> None:
     rows = [_paced(_kept(name, kept, None, None), 500.0) for name, kept in (("a", 1), ("b", 0.7))]
     idle = [

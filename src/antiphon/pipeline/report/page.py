@@ -187,8 +187,10 @@ def _absent(one: Absent) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    # The view that compares the most; of several the first.
-    start = max(range(len(figure.facets)), key=lambda at: (_content(figure.facets[at]), -at))
+    start = figure.start
+    if start is None:
+        # The view that compares the most; of several the first.
+        start = max(range(len(figure.facets)), key=lambda at: (_content(figure.facets[at]), -at))
     data = {
         "start": start,
         "facets": [
