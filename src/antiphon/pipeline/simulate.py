@@ -198,7 +198,9 @@ def _named(
     changed = "".join(f"-{name}-{part:g}" for name, part in sorted(slower.items()))
     facts |= {"campaign": f"simulated-{rows}-{seed}{changed}", "simulated": True}
     here: dict[str, Any] = json.loads((campaign.directory / "machine.json").read_text())
-    write_json(campaign.directory / "machine.json", {**here, "host": machine, "cpu": machine})
+    # Nothing is measured, so it does not matter what else this machine does.
+    here |= {"host": machine, "cpu": machine, "other_load": None}
+    write_json(campaign.directory / "machine.json", here)
     write_json(campaign.directory / "campaign.json", facts)
     return facts
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from antiphon.pipeline.report import units
@@ -217,6 +218,26 @@ def test_a_number_of_messages_that_is_soon_over_is_no_short_window(tmp_path: Pat
     said = made(tmp_path).words
     assert "Windows are as short" not in said
     assert "a given number of messages were over within 7.00 ms" in said
+
+
+@pytest.mark.parametrize(("load", "said"), [(None, None), (0.04, None), (0.31, "31 %")])
+def test_a_machine_that_was_busy_already_is_warned_of(
+    tmp_path: Path, load: float | None, said: str | None
+) -> None:
+    story.stability(tmp_path, other_load=load)
+    words = made(tmp_path).words
+    assert ("The machine was busy before anything began" in words) == bool(said)
+    if said:
+        assert f"other programs used {said} of all its cores. All figures are" in words
+        story.stability(tmp_path, campaign="stability-2", other_load=0.01)
+        assert f"{said} of all its cores (stability-1)." in made(tmp_path).words
+
+
+def test_tables_of_before_it_was_looked_at_what_else_goes_on_are_read(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    for path in (tmp_path / "runs").rglob("*.parquet"):
+        pq.write_table(pq.read_table(path, partitioning=None).drop_columns("other_load"), path)
+    assert "antiphon-node holds best of 4" in made(tmp_path).words
 
 
 def test_a_load_that_missed_its_aim_is_warned_of(tmp_path: Path) -> None:
