@@ -21,7 +21,7 @@ from typing import Any
 from antiphon.errors import ConfigError
 from antiphon.pipeline.report.looks import DARK, LIGHT, PAPER
 from antiphon.pipeline.report.shape import Absent, Facet, Figure, Grid
-from antiphon.pipeline.report.units import cell
+from antiphon.pipeline.report.units import cell, plural
 
 __all__ = [
     "CSV_ROWS",
@@ -244,7 +244,9 @@ def _behind(figure: Figure) -> str:
     """The numbers, one click away, and as a file."""
     count = len(figure.grid.rows)
     listed = base64.b64encode(_csv(figure.grid).encode()).decode()
-    said = f"the first {CSV_ROWS:,} of {count:,} rows" if count > CSV_ROWS else f"{count:,} rows"
+    said = f"the first {CSV_ROWS:,} of {count:,} rows"
+    if count <= CSV_ROWS:
+        said = plural(count, "row")
     return (
         f'<div class="row"><details><summary>The numbers as a table</summary>'
         f"{grid_html(figure.grid)}</details>"
