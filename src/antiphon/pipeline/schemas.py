@@ -293,6 +293,7 @@ TABLES: dict[str, Columns] = {
         "worst_sender_bytes_per_second": "double",
         "cpu_ns_per_message": "double",
         "wire_bytes_per_message": "double",
+        "ip_bytes_per_message": "double",
     },
     "bandwidth_ecdf": {
         **KEYS,

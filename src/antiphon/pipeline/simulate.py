@@ -282,6 +282,7 @@ def _add_samples(folder: RunFolder, one: SimulatedRun) -> None:
                 voluntary_switches=100 * second,
                 involuntary_switches=10 * second,
                 network_sent_bytes=one.wire_bytes(sent[role]) if one.wire else None,
+                network_sent_packets=sent[role] if one.wire else None,
                 gc_collections=3 * second if collects else 0,
                 gc_pause_ns=3_000_000 * second if collects else 0,
                 sent_messages=sent[role],
