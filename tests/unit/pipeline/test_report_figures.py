@@ -188,6 +188,18 @@ def test_many_rates_that_lie_close_together_have_round_ones_beside_them(tmp_path
     assert shown == ["2k", "5k"]
 
 
+@pytest.mark.parametrize("little", [None, 168.0])
+def test_littles_law_is_said_to_hold_where_events_come_at_random(
+    tmp_path: Path, little: float | None
+) -> None:
+    topic = KEYS | {"protocol": "antiphon-topic", "rate": 1000.0, "topic": "a", "stable": True}
+    told = {"estimate_us": 21.0, "measured_mean_us": 19.8, "little_us": little}
+    write(tmp_path, "runs", [_run(KEYS)])
+    write(tmp_path, "queueing", [topic | told])
+    words = made(tmp_path).words
+    assert ("It holds where they come at random; a stream by a timetable" in words) == bool(little)
+
+
 @pytest.mark.parametrize(("one_in", "sample"), [(None, False), (1.002, False), (1.5, True)])
 def test_all_but_those_at_the_ends_of_a_window_is_no_sample(
     tmp_path: Path, one_in: float | None, sample: bool
