@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,55 @@ def test_what_did_not_finish_is_told_with_its_reason(tmp_path: Path) -> None:
     assert "Failing to finish is a result too: spread lost its connection (1 run)." in said
     assert "1 of 37 runs did not complete" in said
     assert "the daemon closed the connection" in said
+
+
+def _burst(protocol: str, messages: int, outcome: str = "complete", **more: Any) -> dict[str, Any]:
+    """A run of a plan that tries several numbers of messages."""
+    keys = KEYS | {"series": "burst", "pattern": "n-n", "size": 1000, "protocol": protocol}
+    ran = {"run": f"{protocol}.{messages}.{more}", "outcome": outcome, "messages": messages}
+    return keys | MACHINE | ran | more
+
+
+def test_the_most_messages_that_finished_in_one_go_are_told(tmp_path: Path) -> None:
+    tcp = {"stack": "paper-tcp"}
+    runs = [
+        _burst("jgroups-tcp", 1_000, **tcp),
+        _burst("jgroups-tcp", 10_000, **tcp),
+        # Of two repeats one did not finish: a larger number that did is chance.
+        _burst("jgroups-tcp", 20_000, **tcp),
+        _burst("jgroups-tcp", 20_000, "out_of_memory", reason="java heap", **tcp, repeat=2),
+        _burst("jgroups-tcp", 50_000, **tcp),
+        _burst("antiphon-group", 1_000, stack="udp"),
+        _burst("antiphon-group", 100_000, stack="udp"),
+        _burst("appia", 1_000, "blocked"),
+        _burst("appia", 2_000, "blocked"),
+        # Neither tried at all, nor tried with more than one number.
+        _burst("spread", 1_000, "absent"),
+        _burst("spread", 2_000, "absent"),
+        _burst("nats", 500),
+    ]
+    write(tmp_path, "runs", runs)
+    report = made(tmp_path)
+    cells = [" ".join(row) for row in _cells(report.source, "How many messages in one go?")]
+    assert cells[1:] == [
+        "antiphon-group udp 1 kB 100,000 messages 100 MB not tried —",
+        "appia — 1 kB none — 1,000 stood still",
+        "jgroups-tcp paper-tcp 1 kB 10,000 messages 10 MB 20,000 ran out of memory: java heap",
+    ]
+
+
+def test_without_several_numbers_nothing_is_said_of_bursts(tmp_path: Path) -> None:
+    write(tmp_path, "runs", [_burst("nats", 500), _burst("pyzmq", 500)])
+    assert "in one go" not in made(tmp_path).words
+
+
+def _cells(source: str, after: str) -> list[list[str]]:
+    """The rows of the first table after some words."""
+    table = source.partition(after)[2].partition("<table>")[2].partition("</table>")[0]
+    return [
+        [one.replace("\u00a0", " ") for one in re.findall(r"<t[dh][^>]*>([^<]*)", row)]
+        for row in table.split("<tr>")[1:]
+    ]
 
 
 def test_campaigns_of_different_machines_are_warned_of(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.pipeline.report.bursts import burst_table
 from antiphon.pipeline.report.data import Row
 from antiphon.pipeline.report.divide import values_of
 from antiphon.pipeline.report.looks import Looks
@@ -134,8 +135,9 @@ def endings(story: Story, papers: Papers) -> str:
         f'<p class="muted">{text(one.paper)}: {text(one.says)} {text(one.theirs)}.</p>'
         for one in papers.beside("outcomes")
     )
+    most = burst_table(story.ran(), ENDINGS)
     if not rows:
-        return f"<p>Every run that was planned completed.</p>{theirs}"
+        return f"<p>Every run that was planned completed.</p>{most}{theirs}"
     keys = ("campaign", "variant", "workload", "link", "size", "nodes", "rate")
     told = [key for key in keys if len(values_of(rows, key)) > 1]
     grid = Grid(
@@ -154,7 +156,7 @@ def endings(story: Story, papers: Papers) -> str:
     )
     return (
         "<p>Failing to finish is a result. What was not there, or does not apply, is listed "
-        f"last.</p>{grid_html(grid)}{theirs}"
+        f"last.</p>{grid_html(grid)}{most}{theirs}"
     )
 
 
