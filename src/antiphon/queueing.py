@@ -14,8 +14,8 @@ use                       when service times                  and the queue
                           known mean and variance
 ``mg1_setup_...``         the same, and the server has to be  never fills
                           woken up when it had nothing to do
-``little_...``            anything                            anything: these hold for averages of
-                                                              whatever was measured
+``little_...``            anything                            anything: these hold for averages over
+                                                              time of whatever was measured
 ========================  ==================================  ====================================
 
 A wait ends when service begins; a response ends when service ends. All results are averages over a
@@ -360,7 +360,8 @@ def little_number(arrival_rate: float, mean_time: float) -> float:
 def little_time(mean_number: float, arrival_rate: float) -> float:
     """Mean time that events stay somewhere: how many are there, over the rate at which they come.
 
-    What a queue's measured length says about the wait in it, whatever the distributions are.
+    What a queue's length says about the wait in it, whatever the distributions are: its mean over
+    time, which is what arriving events see of it only where they come at random.
 
     >>> little_time(4, 8)
     0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -35,6 +36,15 @@ addEventListener("load", async () => {
   told.overflow = root.scrollWidth - root.clientWidth;
   told.wide = [...document.querySelectorAll(".plot svg.main-svg")]
     .filter((one) => one.getBoundingClientRect().right > root.clientWidth + 1).length;
+  const cells = [...document.querySelectorAll(".glance td")];
+  told.cells = cells.length;
+  told.cut = cells.filter((one) => {
+    const box = one.getBoundingClientRect();
+    const around = one.closest(".glance").getBoundingClientRect();
+    return box.width < 20 || box.height < 10 || one.scrollWidth > one.clientWidth + 1
+      || box.left < around.left || box.right > around.right + 1 || around.right > root.clientWidth;
+  }).map((one) => one.textContent);
+  told.heads = cells.map((one) => getComputedStyle(one, "::before").content);
   told.theme = root.dataset.theme;
   told.fetched = performance.getEntriesByType("resource").map((one) => one.name)
     .filter((one) => !one.startsWith("data:"));
@@ -181,6 +191,46 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(
     assert told["wide"] == 0
     # There is no room for the interval beside the bar.
     assert told["first"][0] == "31\u00a0%"  # type: ignore[index]
+
+
+LOADS = ("cpu-60", "garbage", "memory-and-disk-together")
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three loads and long names: as a table too wide for a phone, in columns."""
+    out = tmp_path_factory.mktemp("loads")
+    runs, throughput, kept = [], [], []
+    for at, protocol in enumerate(("antiphon-topic", "jgroups-tcp-with-flow-control")):
+        for variant, workload in itertools.product(("callback", "inbox"), ("none", *LOADS)):
+            keys = KEYS | {"protocol": protocol, "variant": variant, "workload": workload}
+            ended = {"run": f"{protocol}.{variant}.{workload}", "outcome": "complete"}
+            if (protocol, variant, workload) == ("antiphon-topic", "inbox", LOADS[2]):
+                runs.append(keys | MACHINE | ended | {"outcome": "out_of_memory"})
+                continue
+            runs.append(keys | MACHINE | ended | {"window_seconds": 30.0})
+            throughput.append(keys | {"repeats": 1} | spread("bytes_per_second", 123.4e6))
+            if workload in LOADS:
+                kept.append(keys | {"kept": 0.9 - 0.2 * at - 0.2 * LOADS.index(workload)})
+    write(out, "runs", runs)
+    write(out, "throughput", throughput)
+    write(out, "degradation", kept)
+    return write_report(out)
+
+
+@pytest.mark.parametrize("width", [320, 400, 700, 1280])
+def test_every_cell_of_the_summary_is_seen_with_what_it_is_about(
+    loads: Path, browser: Chromium, width: int
+) -> None:
+    told = probed(loads, browser, size=(width, 8_000))
+    assert told["cells"] == 4 * (2 + len(LOADS))
+    assert told["overflow"] == 0
+    assert told["cut"] == []
+    if width < 640:
+        wanted = ["none", '"no load"', *(f'"beside {load}"' for load in LOADS)]
+        assert told["heads"] == wanted * 4
+    else:
+        assert set(told["heads"]) == {"none"}  # type: ignore[call-overload]
 
 
 def test_pictures_of_the_page_are_not_blank(report: Path, browser: Chromium) -> None:

@@ -121,9 +121,11 @@ def _rates(group: Sequence[SimulatedRun]) -> list[float]:
 def _throughput(keys: Row, group: Sequence[SimulatedRun]) -> Row:
     size = keys["size"]
     worst = [min(run.in_window(sent) for sent in _senders(run)) / run.seconds for run in group]
-    wire = [
-        run.wire_bytes(sum(run.in_window(sent) for sent in run.sent.values())) / run.messages
-        for run in group
+    sent = [sum(run.in_window(one) for one in run.sent.values()) for run in group]
+    wire = [run.wire_bytes(one) / run.messages for run, one in zip(group, sent, strict=True)]
+    ip = [
+        (run.wire_bytes(one) - 14 * one) / run.messages
+        for run, one in zip(group, sent, strict=True)
     ]
     cpu = [
         sum(run.milli_cores[role] for role in run.roles)
@@ -141,6 +143,7 @@ def _throughput(keys: Row, group: Sequence[SimulatedRun]) -> Row:
         "worst_sender_bytes_per_second": statistics.fmean(worst) * size,
         "cpu_ns_per_message": statistics.fmean(cpu),
         "wire_bytes_per_message": statistics.fmean(wire) if group[0].wire else None,
+        "ip_bytes_per_message": statistics.fmean(ip) if group[0].wire else None,
     }
 
 

@@ -30,7 +30,7 @@ _FACTS = "campaign.json"
 _PARTIAL = ".partial"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _READERS = 8
-_MACHINE = ("host", "cpu", "cores", "memory_gb", "kernel", "python", "antiphon")
+_MACHINE = ("host", "cpu", "cores", "memory_gb", "kernel", "python", "antiphon", "other_load")
 _ARROW = {
     "bigint": (pa.types.is_int64, pa.types.is_int32),
     "int": (pa.types.is_int32,),
@@ -304,7 +304,15 @@ def _machine(campaign: Campaign) -> dict[str, Any]:
     path = campaign.directory / "machine.json"
     try:
         told = _json(path)
-        return {name: _typed(name, told.get(name), FACTS[name]) for name in _MACHINE}
+        found = {name: _typed(name, told.get(name), FACTS[name]) for name in _MACHINE}
+        # Roles on other machines: who was busiest holds up all of a run.
+        loads = [found["other_load"]]
+        for host, part in _part(told, "hosts").items():
+            if not isinstance(part, dict):
+                raise _Unusable(f"its host {host} is {part!r}, which is no object")
+            loads.append(_typed("other_load", part.get("other_load"), FACTS["other_load"]))
+        found["other_load"] = max((load for load in loads if load is not None), default=None)
+        return found
     except _Unusable as error:
         campaign.set_aside.append(_aside(campaign, path, str(error)))
         return dict.fromkeys(_MACHINE)

@@ -79,9 +79,11 @@ FACTS: Columns = {
     "kernel": "string",
     "python": "string",
     "antiphon": "string",
+    # Null where the lab did not look.
+    "other_load": "double",
 }
 """A row per run: ``run.json`` with what ``machine.json`` says of where it ran. ``clock_error_ns``
-is the largest bound among its hosts."""
+is the largest bound among its hosts, ``other_load`` that of the busiest of its machines."""
 
 FILES: dict[str, Columns] = {
     "samples": {
@@ -291,6 +293,7 @@ TABLES: dict[str, Columns] = {
         "worst_sender_bytes_per_second": "double",
         "cpu_ns_per_message": "double",
         "wire_bytes_per_message": "double",
+        "ip_bytes_per_message": "double",
     },
     "bandwidth_ecdf": {
         **KEYS,

@@ -198,7 +198,9 @@ def _named(
     changed = "".join(f"-{name}-{part:g}" for name, part in sorted(slower.items()))
     facts |= {"campaign": f"simulated-{rows}-{seed}{changed}", "simulated": True}
     here: dict[str, Any] = json.loads((campaign.directory / "machine.json").read_text())
-    write_json(campaign.directory / "machine.json", {**here, "host": machine, "cpu": machine})
+    # Nothing is measured, so it does not matter what else this machine does.
+    here |= {"host": machine, "cpu": machine, "other_load": None}
+    write_json(campaign.directory / "machine.json", here)
     write_json(campaign.directory / "campaign.json", facts)
     return facts
 
@@ -280,6 +282,7 @@ def _add_samples(folder: RunFolder, one: SimulatedRun) -> None:
                 voluntary_switches=100 * second,
                 involuntary_switches=10 * second,
                 network_sent_bytes=one.wire_bytes(sent[role]) if one.wire else None,
+                network_sent_packets=sent[role] if one.wire else None,
                 gc_collections=3 * second if collects else 0,
                 gc_pause_ns=3_000_000 * second if collects else 0,
                 sent_messages=sent[role],

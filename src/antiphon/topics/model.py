@@ -67,7 +67,8 @@ class DelayModel:
     queue_length: float
     """Measured: how many events an arriving one has found waiting."""
     little_wait: float
-    """The mean wait that this means by Little's law."""
+    """The mean wait that this means by Little's law, where events come at random: those of a
+    timetable or in bursts see another queue than there is on average."""
     full_probability: float
     stable: bool
     conformant: bool

@@ -183,6 +183,19 @@ def test_what_came_with_version_3_is_read_and_null_before(campaign: Path) -> Non
     assert [old[name] for name in names] == [None, None, None]
 
 
+def test_what_else_the_machines_did_is_that_of_the_busiest(campaign: Path) -> None:
+    path = campaign / "machine.json"
+    told = json.loads(path.read_text())
+    assert {run.facts["other_load"] for run in look(campaign).runs} == {None}
+    path.write_text(json.dumps(told | {"other_load": 0.25}))
+    assert {run.facts["other_load"] for run in look(campaign).runs} == {0.25}
+    hosts = {"a": {"other_load": 0.75}, "b": {}}
+    path.write_text(json.dumps(told | {"other_load": 0.25, "hosts": hosts}))
+    assert {run.facts["other_load"] for run in look(campaign).runs} == {0.75}
+    path.write_text(json.dumps(told | {"hosts": {"a": 3}}))
+    assert aside(look(campaign))["machine.json"].startswith("its host a is 3")
+
+
 def test_a_bad_machine_json_leaves_the_machine_unknown(campaign: Path) -> None:
     (campaign / "machine.json").write_text("{")
     found = look(campaign)

@@ -294,6 +294,21 @@ def test_where_a_paper_adds_both_directions_ours_are_added_too(tmp_path: Path) -
     assert theirs["name"] == "EthDXNet: 8 nodes, one direction"
 
 
+def test_the_papers_bytes_on_the_ip_layer_are_held_against_the_same_of_ours(
+    tmp_path: Path,
+) -> None:
+    pair = KEYS | {"series": "pair", "size": 64, "pattern": "duplex", "variant": "callback"}
+    rows = [
+        pair | {"wire_bytes_per_message": 132.0, "ip_bytes_per_message": 118.0},
+        pair | {"variant": "batch", "wire_bytes_per_message": 80.0, "ip_bytes_per_message": 70.0},
+        pair | {"pattern": "n-n", "wire_bytes_per_message": 300.0, "ip_bytes_per_message": 290.0},
+    ]
+    write(tmp_path, "throughput", rows)
+    found = {value.says: value for value in papers.Papers(Tables(tmp_path)).beside("bandwidth")}
+    value = found["a message of 64 B on the IP layer; ours with all acknowledgements"]
+    assert (value.theirs, value.ours) == ("115\u00a0B", "118\u00a0B")
+
+
 def _spaced(report: Report) -> str:
     """Its cells one after the other, with a space between them."""
     apart = re.sub(r"</t[dh]>", " ", report.source)

@@ -114,6 +114,92 @@ def test_gains_are_drawn_of_those_that_went_as_fast_as_they_could(tmp_path: Path
     assert "Runs at a given rate are only in the table" in report.words
 
 
+def test_a_key_that_is_compared_has_a_name_among_the_views(tmp_path: Path) -> None:
+    gain = KEYS | {"protocol": None, "pairs": 1, "gain_percent_mean": 9.0}
+    links = gain | {"question": "link", "link": None, "this": "gigabit", "over": "fast"}
+    stacks = [
+        gain | {"question": "stack", "link": link, "this": "udp-fc", "over": "udp"}
+        for link in ("fast", "gigabit")
+    ]
+    write(tmp_path, "comparison", [links, *stacks])
+    report = made(tmp_path)
+    views = [value for facet in report.figure("gain") for value in facet["at"]]
+    assert "compared" in views
+    assert "—" not in views
+    assert "CSV, 3 rows" in report.words
+
+
+def _jitter(before: float, after: float) -> dict[str, Any]:
+    spaced = {"in_stddev_us": before, "out_stddev_us": after, "count": 9}
+    return KEYS | {"rate": 1000.0, "stage": "delivery"} | spaced
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "low", "high"),
+    [
+        (617.0, 668.0, 500, 1_000),  # between two marks
+        (500.0, 500.0, 200, 1_000),  # on one
+        (3e9, 3.1e9, 5e8, 3.1e9),  # beyond all
+        (130.0, 160.0, 100, 200),
+    ],
+)
+def test_dots_that_lie_close_together_have_numbers_beside_them(
+    tmp_path: Path, before: float, after: float, low: float, high: float
+) -> None:
+    write(tmp_path, "runs", [_run(KEYS)])
+    write(tmp_path, "jitter", [_jitter(before, after)])
+    report = made(tmp_path)
+    axis = report.figure("jitter")[0]["layout"]["xaxis"]
+    ends = [10**end for end in axis["range"]]
+    assert ends == pytest.approx([low, high], rel=0.08)
+    assert [at for at in axis["tickvals"] if ends[0] <= at <= ends[1]]
+    assert "CSV, 1 row " in report.words
+
+
+def test_dots_that_lie_far_apart_are_left_to_the_browser(tmp_path: Path) -> None:
+    write(tmp_path, "runs", [_run(KEYS)])
+    write(tmp_path, "jitter", [_jitter(40.0, 668.0)])
+    assert "range" not in made(tmp_path).figure("jitter")[0]["layout"]["xaxis"]
+
+
+def _by_rate(out: Path, *rates: float) -> dict[str, dict[str, Any]]:
+    """By statistic, the lying axis of the delays."""
+    row = KEYS | {"stage": "delivery", "count": 3000, "mean_us": 20.0, "p50_us": 9, "p95_us": 50}
+    write(out, "runs", [_run(KEYS)])
+    write(out, "latency", [row | {"rate": rate} for rate in rates])
+    facets = made(out).figure("delay-by-rate")
+    return {facet["at"][0]: facet["layout"]["xaxis"] for facet in facets}
+
+
+def test_a_papers_point_has_its_mark_on_the_axis_too(tmp_path: Path) -> None:
+    axes = _by_rate(tmp_path, 1000.0)
+    assert axes["mean"]["ticktext"] == ["1k", "120k"]
+    assert axes["95th"]["ticktext"] == ["1k", "10k", "120k"]
+    assert axes["median"]["ticktext"] == ["1k"]
+
+
+def test_many_rates_that_lie_close_together_have_round_ones_beside_them(tmp_path: Path) -> None:
+    axis = _by_rate(tmp_path, *(2_000.0 + 100 * at for at in range(1, 12)))["median"]
+    shown = [
+        said
+        for at, said in zip(axis["tickvals"], axis["ticktext"], strict=True)
+        if 10 ** axis["range"][0] <= at <= 10 ** axis["range"][1]
+    ]
+    assert shown == ["2k", "5k"]
+
+
+@pytest.mark.parametrize("little", [None, 168.0])
+def test_littles_law_is_said_to_hold_where_events_come_at_random(
+    tmp_path: Path, little: float | None
+) -> None:
+    topic = KEYS | {"protocol": "antiphon-topic", "rate": 1000.0, "topic": "a", "stable": True}
+    told = {"estimate_us": 21.0, "measured_mean_us": 19.8, "little_us": little}
+    write(tmp_path, "runs", [_run(KEYS)])
+    write(tmp_path, "queueing", [topic | told])
+    words = made(tmp_path).words
+    assert ("It holds where they come at random; a stream by a timetable" in words) == bool(little)
+
+
 @pytest.mark.parametrize(("one_in", "sample"), [(None, False), (1.002, False), (1.5, True)])
 def test_all_but_those_at_the_ends_of_a_window_is_no_sample(
     tmp_path: Path, one_in: float | None, sample: bool

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from antiphon.pipeline.report import units
@@ -188,6 +190,55 @@ def test_what_did_not_finish_is_told_with_its_reason(tmp_path: Path) -> None:
     assert "the daemon closed the connection" in said
 
 
+def _burst(protocol: str, messages: int, outcome: str = "complete", **more: Any) -> dict[str, Any]:
+    """A run of a plan that tries several numbers of messages."""
+    keys = KEYS | {"series": "burst", "pattern": "n-n", "size": 1000, "protocol": protocol}
+    ran = {"run": f"{protocol}.{messages}.{more}", "outcome": outcome, "messages": messages}
+    return keys | MACHINE | ran | more
+
+
+def test_the_most_messages_that_finished_in_one_go_are_told(tmp_path: Path) -> None:
+    tcp = {"stack": "paper-tcp"}
+    runs = [
+        _burst("jgroups-tcp", 1_000, **tcp),
+        _burst("jgroups-tcp", 10_000, **tcp),
+        # Of two repeats one did not finish: a larger number that did is chance.
+        _burst("jgroups-tcp", 20_000, **tcp),
+        _burst("jgroups-tcp", 20_000, "out_of_memory", reason="java heap", **tcp, repeat=2),
+        _burst("jgroups-tcp", 50_000, **tcp),
+        _burst("antiphon-group", 1_000, stack="udp"),
+        _burst("antiphon-group", 100_000, stack="udp"),
+        _burst("appia", 1_000, "blocked"),
+        _burst("appia", 2_000, "blocked"),
+        # Neither tried at all, nor tried with more than one number.
+        _burst("spread", 1_000, "absent"),
+        _burst("spread", 2_000, "absent"),
+        _burst("nats", 500),
+    ]
+    write(tmp_path, "runs", runs)
+    report = made(tmp_path)
+    cells = [" ".join(row) for row in _cells(report.source, "How many messages in one go?")]
+    assert cells[1:] == [
+        "antiphon-group udp 1 kB 100,000 messages 100 MB not tried —",
+        "appia — 1 kB none — 1,000 stood still",
+        "jgroups-tcp paper-tcp 1 kB 10,000 messages 10 MB 20,000 ran out of memory: java heap",
+    ]
+
+
+def test_without_several_numbers_nothing_is_said_of_bursts(tmp_path: Path) -> None:
+    write(tmp_path, "runs", [_burst("nats", 500), _burst("pyzmq", 500)])
+    assert "in one go" not in made(tmp_path).words
+
+
+def _cells(source: str, after: str) -> list[list[str]]:
+    """The rows of the first table after some words."""
+    table = source.partition(after)[2].partition("<table>")[2].partition("</table>")[0]
+    return [
+        [one.replace("\u00a0", " ") for one in re.findall(r"<t[dh][^>]*>([^<]*)", row)]
+        for row in table.split("<tr>")[1:]
+    ]
+
+
 def test_campaigns_of_different_machines_are_warned_of(tmp_path: Path) -> None:
     story.stability(tmp_path)
     assert "These campaigns come from" not in made(tmp_path).words
@@ -217,6 +268,26 @@ def test_a_number_of_messages_that_is_soon_over_is_no_short_window(tmp_path: Pat
     said = made(tmp_path).words
     assert "Windows are as short" not in said
     assert "a given number of messages were over within 7.00 ms" in said
+
+
+@pytest.mark.parametrize(("load", "said"), [(None, None), (0.04, None), (0.31, "31 %")])
+def test_a_machine_that_was_busy_already_is_warned_of(
+    tmp_path: Path, load: float | None, said: str | None
+) -> None:
+    story.stability(tmp_path, other_load=load)
+    words = made(tmp_path).words
+    assert ("The machine was busy before anything began" in words) == bool(said)
+    if said:
+        assert f"other programs used {said} of all its cores. All figures are" in words
+        story.stability(tmp_path, campaign="stability-2", other_load=0.01)
+        assert f"{said} of all its cores (stability-1)." in made(tmp_path).words
+
+
+def test_tables_of_before_it_was_looked_at_what_else_goes_on_are_read(tmp_path: Path) -> None:
+    story.stability(tmp_path)
+    for path in (tmp_path / "runs").rglob("*.parquet"):
+        pq.write_table(pq.read_table(path, partitioning=None).drop_columns("other_load"), path)
+    assert "antiphon-node holds best of 4" in made(tmp_path).words
 
 
 def test_a_load_that_missed_its_aim_is_warned_of(tmp_path: Path) -> None:
@@ -350,6 +421,27 @@ def test_a_timetable_that_was_kept_is_no_answer_where_somebody_went_as_fast_as_h
     assert "one holds best of 2: it keeps 90 %" in said
     assert "two collapses: it keeps 30 %" in said
     assert "none was asked for more" not in said
+
+
+def test_the_first_figure_begins_with_what_the_answer_is_about(tmp_path: Path) -> None:
+    names = ("one", "two", "three")
+    kept = (0.5, 0.3, 0.2)
+    rows = [_kept(*one, None, None) for one in zip(names, kept, strict=True)]
+    garbage = [row | {"workload": "garbage", "kept": 0.9} for row in (*rows, *rows[:1])]
+    garbage[-1] |= {"variant": "inbox"}
+    paced = [
+        _paced(row | {"size": 500, "kept": 1.0, "protocol": name}, 87.0)
+        for row in rows
+        for name in (row["protocol"], f"{row['protocol']}-again")
+    ]
+    _with_runs(tmp_path, *rows, *garbage, *paced)
+    report = made(tmp_path)
+    assert "it keeps 50 % of its throughput beside cpu-60" in report.words
+    start = report.blocks["data-degradation"]["start"]
+    shown = report.figure("degradation")[start]
+    assert [trace["x"] for trace in shown["traces"][:-1]] == [[20.0], [30.0], [50.0]]
+    # The others are still to be had, and their view has the most bars.
+    assert max(len(facet["traces"]) for facet in report.figure("degradation")) == 7
 
 
 def test_where_all_keep_to_a_timetable_the_answer_says_so(tmp_path: Path) -> None:

@@ -85,20 +85,40 @@ def test_of_a_number_of_messages_the_last_to_finish_decides() -> Asks:
 @TESTS.add
 def test_a_message_costs_processor_time_and_frames() -> Asks:
     samples = [
-        sample(cpu_seconds=0.25, received_messages=1_000, network_sent_bytes=5_000),
-        sample(process=11, role="writer", cpu_seconds=0.5, network_sent_bytes=120_000),
-        sample(process=None, role="machine", cpu_seconds=2.0, network_sent_bytes=10**9),
+        sample(
+            cpu_seconds=0.25,
+            received_messages=1_000,
+            network_sent_bytes=5_000,
+            network_sent_packets=50,
+        ),
+        sample(
+            process=11,
+            role="writer",
+            cpu_seconds=0.5,
+            network_sent_bytes=120_000,
+            network_sent_packets=450,
+        ),
+        sample(
+            process=None,
+            role="machine",
+            cpu_seconds=2.0,
+            network_sent_bytes=10**9,
+            network_sent_packets=10**6,
+        ),
         sample(second=1, kept=False, cpu_seconds=9.0, received_messages=1),
     ]
     (row,) = yield put(throughput, [run()], samples)
     assert row["cpu_ns_per_message"] == 750_000.0
     assert row["wire_bytes_per_message"] == 125.0
+    # 500 frames with 14 bytes of header each, those of acknowledgements too.
+    assert row["ip_bytes_per_message"] == 118.0
 
 
 @TESTS.add
 def test_without_an_interface_of_their_own_frames_are_not_known() -> Asks:
     (row,) = yield put(throughput, [run()], [sample(cpu_seconds=0.5, received_messages=10)])
     assert row["wire_bytes_per_message"] is None
+    assert row["ip_bytes_per_message"] is None
 
 
 @TESTS.add

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -181,14 +182,30 @@ def amount_axis(title: str, most: float, unit: str) -> tuple[float, dict[str, An
 def time_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
     """Of microseconds, by powers of ten; with steps between them where there are few powers."""
     drawn = [value for value in values if value]
-    near = bool(drawn) and max(drawn) < 300 * min(drawn)
-    marks = [step * 10.0**at for at in range(-1, 9) for step in ((1, 2, 5) if near else (1,))]
+    marks = _marks(drawn, -1, 9)
     return {
         "title": {"text": title},
         "type": "log",
         "tickvals": marks,
         "ticktext": [_time_mark(at) for at in marks],
+        **_wide_enough(drawn, marks),
     }
+
+
+def _marks(values: Sequence[float], first: int, end: int) -> list[float]:
+    """Powers of ten; where the values span few of them, 2 and 5 times each as well."""
+    near = bool(values) and max(values) < 300 * min(values)
+    return [step * 10.0**at for at in range(first, end) for step in ((1, 2, 5) if near else (1,))]
+
+
+def _wide_enough(values: Sequence[float], marks: Sequence[float]) -> dict[str, Any]:
+    """A range from one mark to another, for values that lie between two: dots without a number
+    beside them say nothing. Else nothing, and Plotly leaves room as it does."""
+    if not values or sum(min(values) <= at <= max(values) for at in marks) > 1:
+        return {}
+    below = max((at for at in marks if at < min(values)), default=min(values))
+    above = min((at for at in marks if at > max(values)), default=max(values))
+    return {"range": [math.log10(below) - 0.03, math.log10(above) + 0.03]}
 
 
 def _time_mark(us: float) -> str:
@@ -199,12 +216,16 @@ def _time_mark(us: float) -> str:
 
 
 def count_axis(title: str, values: Sequence[float]) -> dict[str, Any]:
-    """Of a few whole numbers or rates, by powers, each with its own mark."""
-    marks = sorted({float(one) for one in values if one})
-    if len(marks) > 8:
-        return {"title": {"text": title}, "type": "log", "dtick": 1, "tickformat": "~s"}
-    texts = [f"{one / 1000:g}k" if one >= 1000 else f"{one:g}" for one in marks]
-    return {"title": {"text": title}, "type": "log", "tickvals": marks, "ticktext": texts}
+    """Of a few whole numbers or rates, by powers, each with its own mark; of many, round ones."""
+    drawn = sorted({float(one) for one in values if one})
+    marks = drawn if len(drawn) <= 8 else _marks(drawn, 0, 12)
+    return {
+        "title": {"text": title},
+        "type": "log",
+        "tickvals": marks,
+        "ticktext": [f"{one / 1000:g}k" if one >= 1000 else f"{one:g}" for one in marks],
+        **({} if len(drawn) <= 8 else _wide_enough(drawn, marks)),
+    }
 
 
 def size_axis(title: str, values: Sequence[int]) -> dict[str, Any]:

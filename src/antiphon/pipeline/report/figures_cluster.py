@@ -31,7 +31,6 @@ def scaling(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent:
     dimensions, parts = divided(rows, ["nodes"], notes)
     facets = []
     for part in parts:
-        nodes = [row["nodes"] for row in part.rows]
         for name, (column, axis_title, unit, said) in _AMOUNTS.items():
             values = [row[column] for row in part.rows if row[column] is not None]
             if not values:
@@ -50,6 +49,7 @@ def scaling(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent:
             first = part.rows[0]
             for said_of, xs, ys in papers.curves(key, f"{name} {first['pattern']} {first['size']}"):
                 traces.append(paper_line(said_of, xs, [value / factor for value in ys]))
+            nodes = [at for trace in traces for at in trace["x"]]
             layout = {"xaxis": count_axis("nodes", nodes), "yaxis": axis}
             facets.append(Facet((name, *part.at), part.says, traces, layout))
     columns = [
@@ -96,7 +96,7 @@ def slowdown(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent:
                 paper_line(*one) for one in papers.curves(key, f"{first['pattern']} {small}")
             ]
         layout = {
-            "xaxis": count_axis("nodes", [row["nodes"] for row in part.rows]),
+            "xaxis": count_axis("nodes", [at for trace in traces for at in trace["x"]]),
             "yaxis": {
                 "title": {"text": "times slower than the smallest group"},
                 "type": "log",

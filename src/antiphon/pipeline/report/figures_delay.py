@@ -55,9 +55,8 @@ def by_rate(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent:
         for name, column in STATISTICS.items():
             traces = _rate_lines(part.rows, column, looks, notes)
             traces += [paper_line(*one) for one in papers.curves(key, name)]
-            rates = [row["rate"] for row in part.rows]
             layout = {
-                "xaxis": count_axis("messages a second from each publisher", rates),
+                "xaxis": count_axis("messages a second from each publisher", _places(traces)),
                 "yaxis": time_axis(f"delay, {name}", _heights(traces)),
             }
             facets.append(Facet((name, *part.at), part.says, traces, layout))
@@ -174,7 +173,6 @@ def round_trip(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent:
     shown = {name: STATISTICS[name] for name in ("mean", "median", "99th", "maximum")}
     facets = []
     for part in parts:
-        nodes = [row["nodes"] or 2 for row in part.rows]
         for name, column in shown.items():
             traces = []
             for shift, (label, held) in enumerate(series_of(part.rows, notes, ["threads"])):
@@ -191,8 +189,9 @@ def round_trip(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent:
                         ],
                     )
                 )
-            traces += _ping_lines(pings, part.rows, column, looks)
             traces += [paper_line(*one) for one in papers.curves(key, name)]
+            nodes = _places(traces)
+            traces += _ping_lines(pings, part.rows, column, looks)
             layout = {
                 "xaxis": count_axis("nodes", nodes),
                 "yaxis": time_axis(f"request and answer, {name}", _heights(traces)),
@@ -273,6 +272,11 @@ def _of_the_rate(table: pa.Table) -> pa.Table:
 
 def _heights(traces: Sequence[dict[str, Any]]) -> list[float | None]:
     return [value for trace in traces for value in trace["y"]]
+
+
+def _places(traces: Sequence[dict[str, Any]]) -> list[float]:
+    """Where on the lying axis anything is drawn, ours or a paper's."""
+    return [value for trace in traces for value in trace["x"]]
 
 
 def _drawn(us: float | None) -> float | None:

@@ -50,7 +50,13 @@ def by_size(tables: Tables, looks: Looks) -> Figure | Absent:
             "yaxis": vertical,
             "barmode": "group",
         }
-        facets.append(Facet(part.at, part.says, traces, layout))
+        # A key that is compared has no value of its own.
+        asked = part.rows[0]["question"]
+        at = tuple(
+            "compared" if key == asked else said
+            for key, said in zip(dimensions, part.at, strict=True)
+        )
+        facets.append(Facet(at, part.says, traces, layout))
     reading = (
         "By how many percent one choice delivers more than another, all else being equal; below "
         "zero it delivers less. Thin lines go from the worst pair of repeats to the best."

@@ -10,6 +10,7 @@ from antiphon.pipeline.report.draw import Bar, amount_axis, bar_height, bars, ma
 from antiphon.pipeline.report.looks import Looks
 from antiphon.pipeline.report.papers import Papers
 from antiphon.pipeline.report.shape import Absent, Facet, Figure, escaped, thinned
+from antiphon.pipeline.report.story import Story
 from antiphon.pipeline.report.units import share, span
 
 __all__ = ["degradation", "evenness"]
@@ -18,7 +19,7 @@ MAX_BARS = 60
 _STABILITY = "The plan stability gives it: antiphon lab run stability."
 
 
-def degradation(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent:
+def degradation(tables: Tables, looks: Looks, papers: Papers, story: Story) -> Figure | Absent:
     """Bars of the part kept, as figures 6 and 9 of "Throughput stability"."""
     key, title = "degradation", "How much is left under load?"
     rows = [row for row in tables.rows("degradation") if _loaded(row)]
@@ -65,7 +66,10 @@ def degradation(tables: Tables, looks: Looks, papers: Papers) -> Figure | Absent
         "kept", "kept_low", "kept_high", "bytes_per_second", "baseline_bytes_per_second",
         "repeats", "baseline_repeats",
     ]  # fmt: skip
-    return Figure(key, title, reading, facets, grid_of(rows, columns), dimensions, notes)
+    made = Figure(key, title, reading, facets, grid_of(rows, columns), dimensions, notes)
+    # Whoever keeps to a timetable keeps all of it: a view of those would belie the answer above.
+    made.start = story.view([part.rows for part in parts])
+    return made
 
 
 def evenness(tables: Tables, looks: Looks) -> Figure | Absent:

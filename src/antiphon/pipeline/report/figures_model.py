@@ -65,6 +65,12 @@ def predicted(tables: Tables, looks: Looks) -> Figure | Absent:
         "bound_us", "measured_mean_us", "measured_p99_us", "little_us", "relative_error",
         "relative_error_p99", "stable", "conformant", "basis", "repeats",
     ]  # fmt: skip
+    if any(row["little_us"] is not None for row in every):
+        notes.append(
+            "In the table “little us” is the response by Little's law, from the queue that "
+            "arriving events found. It holds where they come at random; a stream by a timetable "
+            "or in bursts sees another queue than there is on average."
+        )
     grid = grid_of(every, shown)
     return Figure(key, title, reading, facets, grid, ("delay", *dimensions), notes)
 

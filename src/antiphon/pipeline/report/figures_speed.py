@@ -71,6 +71,7 @@ def bandwidth(tables: Tables, looks: Looks) -> Figure | Absent:
         "messages_per_second_mean",
         "cpu_ns_per_message",
         "wire_bytes_per_message",
+        "ip_bytes_per_message",
     ]
     reading = (
         "Payload that reached the reader in the kept part of a run, mean over repeats; the thin "

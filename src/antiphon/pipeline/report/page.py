@@ -21,7 +21,7 @@ from typing import Any
 from antiphon.errors import ConfigError
 from antiphon.pipeline.report.looks import DARK, LIGHT, PAPER
 from antiphon.pipeline.report.shape import Absent, Facet, Figure, Grid
-from antiphon.pipeline.report.units import cell
+from antiphon.pipeline.report.units import cell, plural
 
 __all__ = [
     "CSV_ROWS",
@@ -187,8 +187,10 @@ def _absent(one: Absent) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    # The view that compares the most; of several the first.
-    start = max(range(len(figure.facets)), key=lambda at: (_content(figure.facets[at]), -at))
+    start = figure.start
+    if start is None:
+        # The view that compares the most; of several the first.
+        start = max(range(len(figure.facets)), key=lambda at: (_content(figure.facets[at]), -at))
     data = {
         "start": start,
         "facets": [
@@ -242,7 +244,9 @@ def _behind(figure: Figure) -> str:
     """The numbers, one click away, and as a file."""
     count = len(figure.grid.rows)
     listed = base64.b64encode(_csv(figure.grid).encode()).decode()
-    said = f"the first {CSV_ROWS:,} of {count:,} rows" if count > CSV_ROWS else f"{count:,} rows"
+    said = f"the first {CSV_ROWS:,} of {count:,} rows"
+    if count <= CSV_ROWS:
+        said = plural(count, "row")
     return (
         f'<div class="row"><details><summary>The numbers as a table</summary>'
         f"{grid_html(figure.grid)}</details>"

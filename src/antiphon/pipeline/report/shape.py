@@ -64,6 +64,8 @@ class Facet:
 
 @dataclass(slots=True)
 class Figure:
+    """``start`` is the facet that is shown first; None leaves the choice to the page."""
+
     key: str
     title: str
     reading: str
@@ -72,6 +74,7 @@ class Figure:
     dimensions: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
     papers: list[PaperValue] = field(default_factory=list)
+    start: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,19 @@ class Story:
             if row["rate"] is not None and not is_link(row) and row["stage"] != "round-trip"
         ]
 
+    def view(self, parts: Sequence[Sequence[Row]]) -> int | None:
+        """Of a figure's views, each the rows in it, the one to begin with: that of the load which
+        the answer names first, in its setting; else of the most rows in it. None: it is in none."""
+        worst = self.ranked[0].worst if self.ranked else None
+
+        def content(at: int) -> tuple[bool, int, int]:
+            held = [row for row in parts[at] if _setting(row) == self.setting]
+            named = worst is not None and any(row["workload"] == worst["workload"] for row in held)
+            return (named, len(held), -at)
+
+        best = max(range(len(parts)), key=content, default=None)
+        return None if best is None or not content(best)[1] else best
+
     def later(self) -> list[str]:
         """Protocols that a plan names and that no version so far can measure."""
         waiting = [row for row in self.runs if (row["reason"] or "").startswith(LATER)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.pipeline.report.bursts import burst_table
 from antiphon.pipeline.report.data import Row
 from antiphon.pipeline.report.divide import values_of
 from antiphon.pipeline.report.looks import Looks
@@ -83,7 +84,7 @@ def _glance(story: Story, looks: Looks) -> str:
         f"<th scope=col{' class=n' if at else ''}>{text(name)}</th>"
         for at, name in enumerate(heads)
     )
-    body = "".join(_line(one, story.workloads, looks) for one in contenders)
+    body = "".join(_line(one, heads, story.workloads, looks) for one in contenders)
     row = contenders[0].row
     setting = [key_text(key, row[key]) for key in ("pattern", "link") if row[key]]
     if row["size"]:
@@ -105,27 +106,26 @@ def _glance(story: Story, looks: Looks) -> str:
     )
 
 
-def _line(one: Contender, workloads: list[str], looks: Looks) -> str:
+def _line(one: Contender, heads: list[str], workloads: list[str], looks: Looks) -> str:
+    """On a phone cells stand below the name, each with its head, for which there is no room."""
     swatch = f'<span class="swatch" data-colour="{looks.colour(one.row)}"></span>'
-    cells = [
-        f"<td>{swatch}{text(one.name)}</td>",
-        f'<td class="n">{text(speed(one.unloaded))}</td>',
-    ]
+    cells = [('class="n"', speed(one.unloaded))]
     for workload in workloads:
         row = one.kept.get(workload)
         if workload in one.failed:
             ending = ENDINGS.get(one.failed[workload], one.failed[workload])
-            cells.append(f'<td class="n low" style="--w:0%">{text(ending)}</td>')
-            continue
-        if row is None:
-            cells.append('<td class="n">—</td>')
-            continue
-        kind = "low" if row["kept"] < COLLAPSES else "part"
-        width = max(0.0, min(100.0, 100 * row["kept"]))
-        cells.append(
-            f'<td class="n {kind}" style="--w:{width:.1f}%">{text(share(row["kept"]))}</td>'
-        )
-    return f"<tr>{''.join(cells)}</tr>"
+            cells.append(('class="n low" style="--w:0%"', ending))
+        elif row is None:
+            cells.append(('class="n"', "—"))
+        else:
+            kind = "low" if row["kept"] < COLLAPSES else "part"
+            width = max(0.0, min(100.0, 100 * row["kept"]))
+            cells.append((f'class="n {kind}" style="--w:{width:.1f}%"', share(row["kept"])))
+    made = "".join(
+        f'<td {given} data-head="{text(head)}">{text(said)}</td>'
+        for head, (given, said) in zip(heads[1:], cells, strict=True)
+    )
+    return f"<tr><td>{swatch}{text(one.name)}</td>{made}</tr>"
 
 
 def endings(story: Story, papers: Papers) -> str:
@@ -135,8 +135,9 @@ def endings(story: Story, papers: Papers) -> str:
         f'<p class="muted">{text(one.paper)}: {text(one.says)} {text(one.theirs)}.</p>'
         for one in papers.beside("outcomes")
     )
+    most = burst_table(story.ran(), ENDINGS)
     if not rows:
-        return f"<p>Every run that was planned completed.</p>{theirs}"
+        return f"<p>Every run that was planned completed.</p>{most}{theirs}"
     keys = ("campaign", "variant", "workload", "link", "size", "nodes", "rate")
     told = [key for key in keys if len(values_of(rows, key)) > 1]
     grid = Grid(
@@ -155,7 +156,7 @@ def endings(story: Story, papers: Papers) -> str:
     )
     return (
         "<p>Failing to finish is a result. What was not there, or does not apply, is listed "
-        f"last.</p>{grid_html(grid)}{theirs}"
+        f"last.</p>{grid_html(grid)}{most}{theirs}"
     )
 
 

@@ -36,6 +36,7 @@ ENDINGS = {
     "interrupted": "was interrupted",
     "complete": "completed",
 }
+BUSY = 0.1
 HARDLY_SECONDS = 1.0
 SHORT_SECONDS = 10.0
 _MANY = 6
@@ -319,6 +320,14 @@ def warnings(story: Story) -> list[str]:
             f"These campaigns come from {len(hardware)} machines. Where they stand side by side, "
             "machines are compared as well as protocols."
         )
+    busy = _busy_before(story)
+    if busy:
+        which = f" ({listed(list(busy))})" if len(story.campaigns) > 1 else ""
+        said.append(
+            f"The machine was busy before anything began: other programs used "
+            f"{share(max(busy.values()))} of all its cores{which}. All figures are of what these "
+            "left, and loads come on top of them: measure again on a quiet machine."
+        )
     timed = [row for row in story.runs if row["window_seconds"]]
     windows = [row["window_seconds"] for row in timed if row["messages"] is None]
     if windows and min(windows) < SHORT_SECONDS:
@@ -351,6 +360,15 @@ def warnings(story: Story) -> list[str]:
     if later:
         said.append(f"Planned, and {LATER} of Antiphon: {listed(later)}.")
     return said + _about_numbers(story)
+
+
+def _busy_before(story: Story) -> dict[str, float]:
+    """Campaigns beside which more went on than is to be passed over: which part of all cores."""
+    found: dict[str, float] = {}
+    for row in story.ran():
+        if (row["other_load"] or 0.0) > BUSY:
+            found[row["campaign"]] = row["other_load"]
+    return dict(sorted(found.items()))
 
 
 def _about_numbers(story: Story) -> list[str]:

@@ -38,8 +38,8 @@ def write_report(out: Path) -> Path:
     """
     tables = Tables(out)
     looks, papers = Looks(tables.rows("runs")), Papers(tables)
-    figures = _figures(tables, looks, papers)
     story = Story(tables)
+    figures = _figures(tables, looks, papers, story)
     ended = Section("endings", "How runs ended", endings(story, papers))
     # Only now is it known which tables could not be read, and which were cut.
     sections = [
@@ -66,11 +66,11 @@ def write_report(out: Path) -> Path:
     return path
 
 
-def _figures(tables: Tables, looks: Looks, papers: Papers) -> list[Section]:
-    def drawn(figure: Callable[..., Figure | Absent], *more: Papers) -> Figure | Absent:
+def _figures(tables: Tables, looks: Looks, papers: Papers, story: Story) -> list[Section]:
+    def drawn(figure: Callable[..., Figure | Absent], *more: Papers | Story) -> Figure | Absent:
         return _drawn(tables, lambda: figure(tables, looks, *more))
 
-    load = [drawn(figures_load.degradation, papers), drawn(figures_load.evenness)]
+    load = [drawn(figures_load.degradation, papers, story), drawn(figures_load.evenness)]
     fast = [
         drawn(figures_speed.bandwidth),
         drawn(figures_speed.processor),

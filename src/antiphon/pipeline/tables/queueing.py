@@ -54,7 +54,8 @@ def queueing(inputs: Inputs) -> DataFrame:
     the service rate without a share. ``estimate_us`` is the mean response of M/G/1 with the waits
     for a turn, ``estimate_p99_us`` the p99 of responses that are spread exponentially about it, as
     `DelayModel.p99_response` of a running bus, ``bound_us`` what the share alone guarantees,
-    ``little_us`` the mean response that the measured length of the queue means. ``measured_...``
+    ``little_us`` the mean response that the length of the queue means which arriving events found,
+    if they come at random: others see another queue than there is on average. ``measured_...``
     count from the arrival at the receiver to the end of the handler, ``delivery_...`` from when a
     message was due at its sender.
     ``relative_error`` is how much more than the measured mean the estimate is, and

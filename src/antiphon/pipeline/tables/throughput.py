@@ -14,6 +14,8 @@ RESAMPLES = 2_000
 SEED = 1
 LOW, HIGH = 0.025, 0.975
 BASELINE = "none"
+FRAME_HEADER = 14
+"""Of Ethernet, as interfaces count it: two addresses and a type, without the checksum."""
 
 
 def throughput(inputs: Inputs) -> DataFrame:
@@ -23,7 +25,8 @@ def throughput(inputs: Inputs) -> DataFrame:
     number of messages was sent, the last to finish decides how long the run took, so it is that
     number over the window. ``cpu_ns_per_message`` is what all processes of the run used for a
     message received, null where that took less than half a second; ``wire_bytes_per_message`` the
-    Ethernet frames for it, in both directions, null where no interface was theirs alone.
+    Ethernet frames for it, in both directions, null where no interface was theirs alone;
+    ``ip_bytes_per_message`` the same without the frames' own headers.
     """
     done = common.complete(inputs.runs)
     seconds = (fn.col("kept_until_ns") - fn.col("kept_from_ns")) / common.NANOS
@@ -42,6 +45,7 @@ def throughput(inputs: Inputs) -> DataFrame:
         fn.avg("worst_bytes").alias("worst_sender_bytes_per_second"),
         fn.avg("cpu_ns_per_message").alias("cpu_ns_per_message"),
         fn.avg("wire_bytes_per_message").alias("wire_bytes_per_message"),
+        fn.avg("ip_bytes_per_message").alias("ip_bytes_per_message"),
     )
     return common.as_table(table, "throughput")
 
@@ -86,6 +90,7 @@ def _costs(inputs: Inputs) -> DataFrame:
             # Ticks of a clock of 100 a second: whole nanoseconds add up in any order.
             fn.sum(fn.round(fn.col("cpu_seconds") * common.NANOS).cast("bigint")).alias("cpu_ns"),
             fn.sum("network_sent_bytes").alias("wire_bytes"),
+            fn.sum("network_sent_packets").alias("packets"),
             fn.sum("received_messages").alias("received"),
             (fn.sum("elapsed_ns") / fn.countDistinct("host", "process")).alias("elapsed"),
         )
@@ -98,6 +103,9 @@ def _costs(inputs: Inputs) -> DataFrame:
             fn.col("elapsed") >= common.LEAST_SECOND_NS, fn.col("cpu_ns") / fn.col("received")
         ).alias("cpu_ns_per_message"),
         (fn.col("wire_bytes") / fn.col("received")).alias("wire_bytes_per_message"),
+        ((fn.col("wire_bytes") - FRAME_HEADER * fn.col("packets")) / fn.col("received")).alias(
+            "ip_bytes_per_message"
+        ),
     )
 
 
