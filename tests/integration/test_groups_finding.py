@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from antiphon import Node
+from antiphon.testing import Network
+from integration.group_members import Crowd, ask
 from integration.parties import Party
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
+
+SECRET = "between us all"
 
 
 def test_members_find_each_other_by_addresses(party: Party) -> None:
@@ -54,3 +59,24 @@ def test_members_find_each_other_by_several_ways_at_once(party: Party, tmp_path:
     party.join(discover="local://")
     party.join(discover=[f"file://{tmp_path}"])
     party.all_see(3)
+
+
+@pytest.mark.needs("netns")
+@pytest.mark.parametrize("own", [True, False], ids=["own-node", "all-interfaces"])
+def test_a_directory_joins_machines(channel: str, tmp_path: Any, own: bool) -> None:
+    """Each in a network of its own address: what stands in the directory is all they know."""
+    with ExitStack() as stack, Network(3) as network:
+        crowd = Crowd(stack, "machines", discover=[f"file://{tmp_path}"])
+        proof = {"options": {"secret": SECRET}} if own else {"secret": SECRET}
+        listen = None if own else "tcp://0.0.0.0:0"
+        for one in network.members:
+            crowd.start(prefix=one.prefix, listen=listen, **proof)
+        crowd.all_see(3)
+        files = (tmp_path / "machines").glob("*.member")
+        told = {json.loads(file.read_text())["address"].rpartition(":")[0] for file in files}
+        assert told == {f"tcp://{one.address}" for one in network.members}
+        for child in crowd.members:
+            ask(child, "send", "sent", count=10)
+        wanted = {f"m{number}": 10 for number in range(3)}
+        for child in crowd.members:
+            assert ask(child, "count", "counted", wanted=wanted)["got"] == wanted
