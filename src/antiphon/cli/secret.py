@@ -48,7 +48,9 @@ def read_tls(certificate: Path | None, key: Path | None, authority: Path | None)
         return None
     if certificate is None or key is None or authority is None:
         raise ConfigError(
-            f"certificates are three files; {' and '.join(missing)} is missing", setting="tls"
+            f"certificates are three files; {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing",
+            setting="tls",
         )
     return TLS(str(certificate), str(key), str(authority))
 
