@@ -204,6 +204,10 @@ def test_faults_stand_right_above_the_transport(fault: Layer) -> None:
 def test_faults_of_datagrams_stand_there_too_and_beside_each_other() -> None:
     with pytest.raises(ConfigError, match=r"'drop-datagrams' .* put it right above 'udp'"):
         make_stack([*CAST, DropDatagrams(1.0)], None)
+    both: list[Layer] = [DelayDatagrams(0, 1), ShuffleDatagrams()]
+    for faults in (both, both[::-1]):  # what is held is not mixed, and overtakes all the same
+        with pytest.raises(ConfigError, match="two ways of the same"):
+            make_stack([CAST[0], *faults, *CAST[1:]], None)
     make_stack([CAST[0], Partition(), DropDatagrams(0.1), ShuffleDatagrams(), *CAST[1:]], None)
 
 

@@ -92,6 +92,7 @@ class DelayDatagrams(DatagramFault):
     """Holds each for between ``least`` and ``most`` seconds, by itself: so they overtake."""
 
     name = "delay-datagrams"
+    instead_of = ("shuffle-datagrams",)
 
     def __init__(self, least: float, most: float) -> None:
         check_number("least", least, 0, 10, layer=self.name, unit="seconds")
@@ -114,6 +115,7 @@ class ShuffleDatagrams(DatagramFault):
     """Keeps ``depth`` of them, and hands on any of those."""
 
     name = "shuffle-datagrams"
+    instead_of = ("delay-datagrams",)
 
     def __init__(self, depth: int = 8) -> None:
         check_number("depth", depth, 2, 1024, layer=self.name, whole=True)
