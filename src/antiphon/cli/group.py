@@ -29,6 +29,7 @@ from antiphon.node import Node
 __all__ = ["group"]
 
 _STATISTICS = "/stats"
+_PATIENCE = 2.0
 
 
 def group(
@@ -131,7 +132,18 @@ def _be_in(one: Group, views: bool, seconds: float | None, statistics: bool, as_
                 _read(one, until, show)
         finally:
             if statistics and not one.closed:
+                _settle(one)
                 show()
+
+
+def _settle(one: Group) -> None:
+    """Until what was sent has come to all, so that the last figures have it; not for long."""
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until:
+        counts = one.statistics()
+        if not counts.window_used and not counts.pending:
+            return
+        time.sleep(0.01)
 
 
 def _table(counts: GroupStatistics) -> str:
