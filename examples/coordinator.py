@@ -1,7 +1,8 @@
 """Who does the work that only one may do? The first member of a group, and then the next.
 
 Three processes join a group. The coordinator hands out numbers to all; then it is killed, and the
-next one goes on where it stopped: all members have seen the same numbers.
+next one goes on from the last number that it has seen. That may be one that others have not seen,
+or not the last one that somebody has: what was under way when a sender dies reaches some or none.
 """
 
 from __future__ import annotations

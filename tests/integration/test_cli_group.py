@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -76,6 +77,38 @@ def test_views_as_json(channel: str) -> None:
     assert view["reason"] == "alone joined"
 
 
+def test_what_the_layers_count_is_shown_when_asked_for_and_at_the_end(channel: str) -> None:
+    arguments = ["group", "lounge", "--as", "alone", "--statistics"]
+    done = run(*arguments, lines="hello\n/stats\n")
+    assert done.returncode == 0, done.stderr
+    assert "alone: hello\n" in done.stdout
+    assert "alone: /stats" not in done.stdout
+    shown = [line.split() for line in done.stdout.splitlines()]
+    for layer, count in (("group", "sent"), ("membership", "views"), ("discovery", "contacts")):
+        lines = [line for line in shown if line[:2] == ["--", layer]]
+        assert len(lines) == 2, done.stdout  # asked for, and at the end
+        assert all(count in line for line in lines)
+    done = run(*arguments, "--json", lines="hello\n/stats\n")
+    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    first, last = [fact["statistics"] for fact in facts if "statistics" in fact]
+    assert (first["sent"], last["sent"]) == (1, 1)
+    assert last["layers"]["membership"]["views"] == 1
+    done = run(*arguments, "--views", "--json", "--seconds", "0.2")
+    assert [list(json.loads(line)) for line in done.stdout.splitlines()][1:] == [["statistics"]]
+
+
+def test_a_member_listens_where_it_is_told(channel: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    with running("group", "lounge", "--as", "shell", "--listen", address, "--views") as shell:
+        assert shell.stdout is not None
+        assert "shell" in shell.stdout.readline()
+        with Group("lounge", discover=address, member_name="here") as group:
+            eventually(lambda: len(group.members) == 2, 40)
+            assert {one.name: one.address for one in group.members}["shell"] == address
+
+
 def test_the_stack_is_drawn_without_joining(channel: str) -> None:
     done = run("group", "lounge", "--draw")
     assert done.returncode == 0
@@ -88,6 +121,7 @@ def test_the_stack_is_drawn_without_joining(channel: str) -> None:
     [
         (["lounge", "--stack", "sctp"], "one of paper-tcp"),
         (["lounge", "--discover", "ftp://x"], "discover 'ftp://x'"),
+        (["lounge", "--listen", "tcp://0.0.0.0:0"], "neither a secret nor tls"),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_with_2(

@@ -243,3 +243,9 @@ def test_what_was_published_is_counted_in_json(place: dict[str, str]) -> None:
         sub.communicate(timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"events": 2, "subscriptions": 1}
+
+
+def test_help_shows_brackets_as_they_are_typed() -> None:
+    """They mean something to what prints the help, which took them away."""
+    done = subprocess.run([*ANTIPHON, "sub", "--help"], capture_output=True, text=True, check=True)
+    assert "/order[total > 100]" in " ".join(done.stdout.replace("│", "").split())

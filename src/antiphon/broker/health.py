@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from antiphon.errors import AntiphonError
-from antiphon.node import Node, NodeConfig
+from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.address import parse_address
 from antiphon.node.config import Insecure
 from antiphon.topics.announcements import decode, encode
@@ -35,13 +35,15 @@ def check_health(
     address: str,
     *,
     secret: str | bytes | Insecure | None = None,
+    tls: TLS | None = None,
     token: str | None = None,
     timeout: float = 3.0,
 ) -> Health:
     """Asks the broker at ``address`` and waits for its answer, for at most ``timeout`` seconds.
 
-    A broker that answers is well, also one that would not let this client in. Raises
-    `ConfigError` for an address that is none.
+    ``secret`` and ``tls`` are those of a node that may connect to it. A broker that answers is
+    well, also one that would not let this client in. Raises `ConfigError` for an address that is
+    none.
     """
     place = str(parse_address(address))
     config = NodeConfig(connect_timeout=timeout)
@@ -50,7 +52,7 @@ def check_health(
     def left() -> float:
         return max(0.05, began + timeout - time.monotonic())
 
-    with Node(listen=None, secret=secret, config=config) as node:
+    with Node(listen=None, secret=secret, tls=tls, config=config) as node:
         try:
             broker, _ = node._identify(place, left())
             node.add_peer(broker, place)

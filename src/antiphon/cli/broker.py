@@ -32,7 +32,16 @@ from antiphon.broker.store import (
 from antiphon.broker.tokens import check_name, hash_token, new_token
 from antiphon.cli.durable import add_commands
 from antiphon.cli.logs import FORMATS, set_up_logs
-from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
+from antiphon.cli.secret import (
+    SecretFile,
+    TlsAuthority,
+    TlsCertificate,
+    TlsKey,
+    TokenFile,
+    read_secret,
+    read_tls,
+    read_token,
+)
 from antiphon.errors import AntiphonError, ConfigError
 
 __all__ = ["app"]
@@ -162,6 +171,9 @@ def health(
     address: Annotated[str, typer.Argument(help="Of the broker: tcp://host:port or unix:///path.")],
     secret_file: SecretFile = None,
     token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_authority: TlsAuthority = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait for an answer.")] = 3.0,
     as_json: AsJson = False,
 ) -> None:
@@ -170,7 +182,11 @@ def health(
     Example: antiphon broker health tcp://127.0.0.1:7000
     """
     found = check_health(
-        address, secret=read_secret(secret_file), token=read_token(token_file), timeout=timeout
+        address,
+        secret=read_secret(secret_file),
+        tls=read_tls(tls_certificate, tls_key, tls_authority),
+        token=read_token(token_file),
+        timeout=timeout,
     )
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found)))

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from antiphon.broker.durable import describe
 from antiphon.broker.positions import Positions
 from antiphon.broker.store import Store
-from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
+from antiphon.cli.secret import (
+    SecretFile,
+    TlsAuthority,
+    TlsCertificate,
+    TlsKey,
+    TokenFile,
+    read_secret,
+    read_tls,
+    read_token,
+)
+from antiphon.node import TLS
 from antiphon.topics import Bus
-from antiphon.topics.asking import Question, Replay, Tell
+from antiphon.topics.asking import Replay, Tell
 
 __all__ = ["add_commands"]
 
@@ -37,14 +47,19 @@ def subscriptions(
     ],
     secret_file: SecretFile = None,
     token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_authority: TlsAuthority = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List durable subscriptions, where they stand and how far they are behind.
 
     Example: antiphon broker subscriptions tcp://127.0.0.1:7000
     """
+    tls = read_tls(tls_certificate, tls_key, tls_authority)
     if "://" in where:
-        found = _ask(where, secret_file, token_file, Tell(), "subscriptions")
+        with _bus(where, secret_file, token_file, tls) as bus:
+            found = bus._behind("address").ask(Tell(), "subscriptions")
     else:
         with Store(Path(where), read_only=True) as store:
             found = [describe(saved, store) for saved in Positions(where).load()]
@@ -66,13 +81,20 @@ def subscriptions(
 
 
 def forget(
-    address: Address, name: Name, secret_file: SecretFile = None, token_file: TokenFile = None
+    address: Address,
+    name: Name,
+    secret_file: SecretFile = None,
+    token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_authority: TlsAuthority = None,
 ) -> None:
     """Forget a durable subscription that nobody holds, and its position.
 
     Example: antiphon broker forget tcp://127.0.0.1:7000 billing
     """
-    with Bus(address, secret=read_secret(secret_file), token=read_token(token_file)) as bus:
+    tls = read_tls(tls_certificate, tls_key, tls_authority)
+    with _bus(address, secret_file, token_file, tls) as bus:
         bus.forget(name)
     typer.echo(f"{name} is forgotten", err=True)
 
@@ -83,17 +105,19 @@ def replay_dead(
     limit: Annotated[int, typer.Option(min=0, help="At most so many; 0: all.")] = 0,
     secret_file: SecretFile = None,
     token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_authority: TlsAuthority = None,
 ) -> None:
     """Publish the dead letters of a durable subscription again, each on its topic, each once.
 
     Example: antiphon broker replay-dead tcp://127.0.0.1:7000 billing --limit 100
     """
-    count = _ask(address, secret_file, token_file, Replay(name, limit), "replay-dead")
+    tls = read_tls(tls_certificate, tls_key, tls_authority)
+    with _bus(address, secret_file, token_file, tls) as bus:
+        count = bus._behind("address").ask(Replay(name, limit), "replay-dead")
     typer.echo(f"{count} dead letters of {name} replayed", err=True)
 
 
-def _ask(
-    address: str, secret_file: Path | None, token_file: Path | None, question: Question, call: str
-) -> Any:
-    with Bus(address, secret=read_secret(secret_file), token=read_token(token_file)) as bus:
-        return bus._behind("address").ask(question, call)
+def _bus(address: str, secret_file: Path | None, token_file: Path | None, tls: TLS | None) -> Bus:
+    return Bus(address, secret=read_secret(secret_file), tls=tls, token=read_token(token_file))

@@ -11,7 +11,16 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
+from antiphon.cli.secret import (
+    SecretFile,
+    TlsAuthority,
+    TlsCertificate,
+    TlsKey,
+    TokenFile,
+    read_secret,
+    read_tls,
+    read_token,
+)
 from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import AntiphonError, ConfigError, PeerUnreachable
 from antiphon.topics import Bus
@@ -32,6 +41,9 @@ def pub(
     ] = "local://default",
     secret_file: SecretFile = None,
     token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_authority: TlsAuthority = None,
     kind: KindOption = Kind.NAME,
     count: Annotated[int, typer.Option(min=1, help="How often to publish DATA.")] = 1,
     rate: Annotated[
@@ -60,7 +72,9 @@ def pub(
     plain_properties(properties)  # before anybody is waited for
     if ttl is not None and not ttl > 0:
         raise ConfigError(f"--ttl {ttl:g}: give seconds above 0", setting="ttl", value=ttl)
-    with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
+    secret, token = read_secret(secret_file), read_token(token_file)
+    tls = read_tls(tls_certificate, tls_key, tls_authority)
+    with Bus(bus, secret=secret, tls=tls, token=token) as channel:
         publisher = channel.publisher(read_topic(topic, kind), record=record)
         if wait and not record and not publisher.wait_for_subscribers(1, wait):
             like = "" if kind is Kind.NAME else f" --kind {kind}"

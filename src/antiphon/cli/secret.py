@@ -1,4 +1,4 @@
-"""The secret of a channel and the token of a client, for commands: from files."""
+"""The secret of a channel, certificates, and the token of a client, for commands: from files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import Annotated
 import typer
 
 from antiphon.errors import ConfigError
+from antiphon.node import TLS
 from antiphon.node import secret as files
 
-__all__ = ["SecretFile", "TokenFile", "read_secret", "read_token"]
+__all__ = [
+    "SecretFile",
+    "TlsAuthority",
+    "TlsCertificate",
+    "TlsKey",
+    "TokenFile",
+    "read_secret",
+    "read_tls",
+    "read_token",
+]
 
 SecretFile = Annotated[
     Path | None,
@@ -19,6 +29,30 @@ SecretFile = Annotated[
 TokenFile = Annotated[
     Path | None, typer.Option(help="A file with the token that says who this is to a broker.")
 ]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(help="A PEM file: this node's certificate. With --tls-key and --tls-authority."),
+]
+TlsKey = Annotated[Path | None, typer.Option(help="A PEM file: the key of the certificate.")]
+TlsAuthority = Annotated[
+    Path | None, typer.Option(help="A PEM file: whoever has signed the certificates of all.")
+]
+
+
+def read_tls(certificate: Path | None, key: Path | None, authority: Path | None) -> TLS | None:
+    """None where there is none of the three. Raises `ConfigError` for some of them alone, and for
+    files that do not fit together."""
+    given = {"certificate": certificate, "key": key, "authority": authority}
+    missing = [f"--tls-{name}" for name, path in given.items() if path is None]
+    if len(missing) == len(given):
+        return None
+    if certificate is None or key is None or authority is None:
+        raise ConfigError(
+            f"certificates are three files; {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing",
+            setting="tls",
+        )
+    return TLS(str(certificate), str(key), str(authority))
 
 
 def read_secret(path: Path | None) -> bytes | None:

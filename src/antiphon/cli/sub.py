@@ -11,7 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli.secret import SecretFile, TokenFile, read_secret, read_token
+from antiphon.cli.secret import (
+    SecretFile,
+    TlsAuthority,
+    TlsCertificate,
+    TlsKey,
+    TokenFile,
+    read_secret,
+    read_tls,
+    read_token,
+)
 from antiphon.cli.topic import Kind, KindOption, read_topic
 from antiphon.errors import ConfigError, ReceiveTimeout
 from antiphon.topics import AllOf, Bus, Regex, XPath
@@ -27,6 +36,9 @@ def sub(
     ] = "local://default",
     secret_file: SecretFile = None,
     token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_authority: TlsAuthority = None,
     kind: KindOption = Kind.NAME,
     where: Annotated[
         str | None, typer.Option(help="A filter on properties: site = 'A' AND temp > 30")
@@ -37,7 +49,7 @@ def sub(
     ] = None,
     xpath: Annotated[
         str | None,
-        typer.Option("--where-xpath", help="A filter on data that is XML: /order[total > 100]"),
+        typer.Option("--where-xpath", help="A filter on data that is XML: /order\\[total > 100]"),
     ] = None,
     namespace: Annotated[
         list[str] | None, typer.Option(help="prefix=name, for --where-xpath.")
@@ -75,7 +87,9 @@ def sub(
     """
     wanted = _where(where, regex, xpath, namespace or [])
     until = None if seconds is None else time.monotonic() + seconds
-    with Bus(bus, secret=read_secret(secret_file), token=read_token(token_file)) as channel:
+    secret, token = read_secret(secret_file), read_token(token_file)
+    tls = read_tls(tls_certificate, tls_key, tls_authority)
+    with Bus(bus, secret=secret, tls=tls, token=token) as channel:
         named = durable is not None or group is not None
         subscription = channel.subscribe(
             read_topic(pattern, kind),

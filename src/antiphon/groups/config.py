@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from antiphon import settings
 from antiphon.errors import ConfigError
+from antiphon.groups.checks import check_flag, check_number
 from antiphon.groups.layers.credit_flow import CreditFlow
 from antiphon.groups.layers.discovery import Discovery
 from antiphon.groups.layers.failure import FailureDetection
@@ -119,14 +119,7 @@ class GroupConfig(settings.Settings, table="group"):
 
     def __post_init__(self) -> None:
         for name in _SECONDS:
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not math.isfinite(value) or not 0.01 <= value <= 3600:
-                raise ConfigError(
-                    f"{name} is {value!r}; it must be a number of seconds from 0.01 to 3600",
-                    setting=name,
-                    value=value,
-                )
+            check_number(name, getattr(self, name), 0.01, 3600, unit="seconds")
         if self.failure_timeout <= self.heartbeat:
             raise ConfigError(
                 f"failure_timeout is {self.failure_timeout!r}; it must be longer than heartbeat "
@@ -135,32 +128,15 @@ class GroupConfig(settings.Settings, table="group"):
                 value=self.failure_timeout,
             )
         for name in ("stuck_after", "stability_timeout"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not (value == 0 or 0.01 <= value <= 3600):
-                raise ConfigError(
-                    f"{name} is {value!r}; it must be a number of seconds from 0.01 to 3600, or 0 "
-                    "for never",
-                    setting=name,
-                    value=value,
-                )
+            check_number(name, getattr(self, name), 0.01, 3600, unit="seconds", zero="for never")
         for name in ("primary", "evict_stuck"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ConfigError(f"{name} is True or False", setting=name, value=value)
+            check_flag(name, getattr(self, name))
         for name, low, high in (
             ("window_bytes", 1 << 16, 1 << 30),
             ("unicast_bytes", 1 << 16, 1 << 30),
             ("capacity", 16, 1 << 24),
         ):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not low <= value <= high:
-                raise ConfigError(
-                    f"{name} is {value!r}; it must be a whole number from {low} to {high}",
-                    setting=name,
-                    value=value,
-                )
+            check_number(name, getattr(self, name), low, high, whole=True)
         if self.evict_stuck and not self.stuck_after:
             raise ConfigError(
                 "evict_stuck puts out who is stuck, and with stuck_after=0 nobody is; give the "

@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 
 from antiphon.errors import AntiphonError, ConfigError
 from antiphon.groups.protocol import Contact
+from antiphon.groups.reachable import reachable_address
 from antiphon.node import TLS, Node, NodeConfig
 from antiphon.node.address import parse_address
 from antiphon.node.config import Insecure
@@ -38,7 +39,7 @@ from antiphon.topics.config import BusConfig
 from antiphon.topics.finder import Member as Present
 from antiphon.topics.finder import ThreadedFinder
 
-__all__ = ["Finding", "find_by", "is_wildcard"]
+__all__ = ["Finding", "find_by"]
 
 log = logging.getLogger("antiphon.groups")
 
@@ -61,16 +62,20 @@ class _Way(Protocol):
 
 
 class _Channelled:
-    """Through a finder of topics."""
+    """Through a finder of topics. On a ``network`` others dial what the node advertises."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, network: bool) -> None:
         self.channel = channel
+        self._network = network
         finder = channel.finder
         assert isinstance(finder, ThreadedFinder)
         self._finder = finder
 
     def start(self, node: Node) -> None:
-        me = Present(node.id, node._incarnation, self.channel.address(node), 0)
+        address = self.channel.address(node)
+        if self._network and node._advertised is not None:
+            address = node._advertised
+        me = Present(node.id, node._incarnation, address, 0)
         self._finder.start_polled(me, lambda present, gone: None)
         self._finder.poll()
 
@@ -202,7 +207,6 @@ class _Directory:
     def __init__(self, path: Path, group: str) -> None:
         self._folder = path / re.sub(r"[^A-Za-z0-9._-]", "_", group)
         self._own: Path | None = None
-        self._text = ""
         self._next_write = self._next_read = 0.0
         self._found: list[Contact] = []
         self._node: Node | None = None
@@ -213,7 +217,6 @@ class _Directory:
     def start(self, node: Node) -> None:
         self._node = node
         self._own = self._folder / f"{node.id}-{node._incarnation:x}.member"
-        self._text = json.dumps({"id": node.id, "address": node.address})
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._write(time.monotonic())
@@ -241,13 +244,15 @@ class _Directory:
             log.warning("members cannot be looked for: %s", error)
 
     def _write(self, now: float) -> None:
+        node = self._node
         assert self._own is not None
+        assert node is not None
         with self._writing:
             if self._closed or now < self._next_write:
                 return
             self._next_write = now + _WRITE_EVERY
             unfinished = self._own.with_suffix(".new")
-            unfinished.write_text(self._text)
+            unfinished.write_text(json.dumps({"id": node.id, "address": reachable_address(node)}))
             unfinished.replace(self._own)
 
     def _read(self) -> Iterable[Contact]:
@@ -330,7 +335,7 @@ def find_by(
             if scheme in ("local", "mcast"):
                 name = _own_channel(text, group) if scheme == "local" else text
                 channel = open_channel(name, BusConfig.load(), node, secret, tls, node_config)
-                ways.append(_Channelled(channel))
+                ways.append(_Channelled(channel, scheme == "mcast"))
                 make = make or channel.make_node
             elif scheme in ("tcp", "unix", "inproc"):
                 addresses.append(str(parse_address(text, setting="discover")))
@@ -348,17 +353,17 @@ def find_by(
         if node is not None:
             return Finding(ways, node, owns_node=False)
         if make is None:
-            return Finding(ways, Node(secret=secret, tls=tls, config=node_config), owns_node=True)
+            # A directory may be of a network. Who can be told from strangers listens to all of it.
+            known = secret is not None or tls is not None
+            shared = any(isinstance(way, _Directory) for way in ways)
+            listen = "tcp://0.0.0.0:0" if known and shared else "tcp://127.0.0.1:0"
+            own = Node(listen=listen, secret=secret, tls=tls, config=node_config)
+            return Finding(ways, own, owns_node=True)
         return Finding(ways, make(), owns_node=True)
     except BaseException:
         for way in ways:
             way.close()
         raise
-
-
-def is_wildcard(address: str) -> bool:
-    """Whether nobody can dial it: a node listens there on all interfaces."""
-    return address.startswith(("tcp://0.0.0.0:", "tcp://[::]:"))
 
 
 def _own_channel(text: str, group: str) -> str:

@@ -30,7 +30,7 @@ from antiphon.groups.config import GroupConfig, make_stack
 from antiphon.groups.core import make_core
 from antiphon.groups.datagrams import by_datagrams, layer_counts, with_encryption
 from antiphon.groups.drawing import draw
-from antiphon.groups.finding import find_by, is_wildcard
+from antiphon.groups.finding import find_by
 from antiphon.groups.hanging import Hanging
 from antiphon.groups.messages import Control, Find, Join, encode
 from antiphon.groups.outbox import Outbox
@@ -54,6 +54,7 @@ from antiphon.groups.protocol import (
     Stack,
     Stuck,
 )
+from antiphon.groups.reachable import is_wildcard
 from antiphon.groups.reading import Reading
 from antiphon.groups.statistics import GroupStatistics, make_statistics
 from antiphon.groups.view import Member, View

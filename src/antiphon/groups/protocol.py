@@ -218,6 +218,9 @@ class Layer:
     """Names of layers that cannot be in the same stack."""
     transport: ClassVar[bool] = False
     """Whether it is what everything else stands upon."""
+    fault: ClassVar[bool] = False
+    """Whether it spoils what others send, for tests. It stands right above the transport, beside
+    others of its kind: further up what it is to spoil does not pass."""
 
     _stack: Stack
     _index: int
@@ -322,6 +325,7 @@ class Stack:
 def check(layers: Iterable[object]) -> None:
     """Raises `ConfigError` where layers do not make a stack, and says which one needs what."""
     below: list[str] = []
+    all_faults = True  # so far, but for the transport
     for index, layer in enumerate(layers):
         if not isinstance(layer, Layer) or not layer.name:
             raise ConfigError(
@@ -346,6 +350,13 @@ def check(layers: Iterable[object]) -> None:
                 f"there is {', '.join(map(repr, below)) or 'nothing'}",
                 setting="stack",
             )
+        if layer.fault and not all_faults:
+            raise ConfigError(
+                f"stack: {layer.name!r} spoils what goes over the transport, and above "
+                f"{below[-1]!r} it would not see all of it; put it right above {below[0]!r}",
+                setting="stack",
+            )
+        all_faults = all_faults and (layer.fault or layer.transport)
         wrong = [name for name in layer.above if name in below]
         if wrong:
             raise ConfigError(

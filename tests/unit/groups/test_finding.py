@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from antiphon import ConfigError, Group, Node
-from antiphon.groups.finding import _LOOK_UP, _Names
+from antiphon.groups.finding import _LOOK_UP, _Channelled, _Names
+from antiphon.node.address import parse_address
 from antiphon.testing import eventually
 
 pytestmark = pytest.mark.timeout(60)
@@ -89,3 +91,51 @@ def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path: Path) -> Non
     (tmp_path / "files").write_text("a file, where the group would have its directory")
     with pytest.raises(ConfigError, match="directory"):
         Group("files", discover=f"file://{tmp_path}").start()
+
+
+def published(directory: Path) -> str:
+    (file,) = directory.glob("*/*.member")
+    return str(json.loads(file.read_text())["address"])
+
+
+def test_a_directory_has_what_the_node_advertises(tmp_path: Path) -> None:
+    said = "tcp://198.51.100.7:7800"
+    with (
+        Node(listen="tcp://127.0.0.1:0", advertise=said) as node,
+        Group("files", node=node, discover=f"file://{tmp_path}"),
+    ):
+        assert published(tmp_path) == said
+
+
+def test_multicast_has_what_the_node_advertises() -> None:
+    said = "tcp://198.51.100.7:7800"
+    way = "mcast://239.77.0.9:7795?interface=127.0.0.1"
+    with (
+        Node(listen="tcp://127.0.0.1:0", advertise=said) as node,
+        Group("cast", node=node, discover=way) as group,
+    ):
+        (found,) = group._finding._ways
+        assert isinstance(found, _Channelled)
+        assert found._finder._me is not None
+        assert found._finder._me.address == said
+
+
+@pytest.mark.parametrize("listen", ["tcp://0.0.0.0:0", "tcp://[::]:0"])
+def test_a_directory_never_has_an_address_that_nobody_can_dial(tmp_path: Path, listen: str) -> None:
+    if "[" in listen and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with (
+        Node(listen=listen, secret="shared" * 4) as node,
+        Group("files", node=node, discover=f"file://{tmp_path}"),
+    ):
+        address = parse_address(published(tmp_path))
+        assert not address.wildcard
+        assert address.port == parse_address(node.address).port
+        with Node(secret="shared" * 4) as other:
+            assert other._identify(str(address), 5.0)[0] == node.id
+
+
+def test_without_a_secret_a_group_of_a_directory_stays_on_this_machine(tmp_path: Path) -> None:
+    with Group("files", discover=f"file://{tmp_path}") as group:
+        assert group.node.address.startswith("tcp://127.0.0.1:")
+        assert published(tmp_path) == group.node.address

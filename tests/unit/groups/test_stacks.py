@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,15 +13,19 @@ from antiphon.groups.config import GroupConfig, make_stack
 from antiphon.groups.drawing import draw
 from antiphon.groups.layers import (
     CreditFlow,
+    Delay,
     DelayDatagrams,
     Discovery,
+    Drop,
     DropDatagrams,
+    Duplicate,
     DuplicateDatagrams,
     FailureDetection,
     Fifo,
     Fragmentation,
     Membership,
     NegativeAck,
+    Partition,
     ReactiveFlow,
     ShuffleDatagrams,
     Stability,
@@ -121,6 +127,88 @@ def test_the_address_of_a_group_is_by_its_name_and_local_to_the_site() -> None:
 def test_a_layer_over_udp_says_what_it_takes(wrong: Callable[[], Layer]) -> None:
     with pytest.raises(ConfigError, match=r"must be|choose from|give a multicast"):
         wrong()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "setting"),
+    [
+        (lambda: FailureDetection(heartbeat=-1), "heartbeat"),
+        (lambda: FailureDetection(heartbeat="x"), "heartbeat"),
+        (lambda: FailureDetection(heartbeat=True), "heartbeat"),
+        (lambda: FailureDetection(timeout=0), "timeout"),
+        (lambda: FailureDetection(timeout=math.nan), "timeout"),
+        (lambda: FailureDetection(heartbeat=1.0, timeout=1.0), "timeout"),
+        (lambda: FailureDetection(verify=-3), "verify"),
+        (lambda: FailureDetection(detector="phi", threshold=-1), "threshold"),
+        (lambda: FailureDetection(threshold=8.0), "threshold"),
+        (lambda: FailureDetection(detector="guess"), "detector"),
+        (lambda: FailureDetection(stuck=-1), "stuck"),
+        (lambda: FailureDetection(evict_stuck="no"), "evict_stuck"),
+        (lambda: Membership(discovery=0), "discovery"),
+        (lambda: Membership(join=-1), "join"),
+        (lambda: Membership(leave=math.inf), "leave"),
+        (lambda: Membership(merge=None), "merge"),
+        (lambda: Membership(primary="no"), "primary"),
+        (lambda: Fifo(window_bytes=70000.5), "window_bytes"),
+        (lambda: Fifo(unicast_bytes=1), "unicast_bytes"),
+        (lambda: Stability(timeout=-1), "timeout"),
+        (lambda: Stability(timeout="x"), "timeout"),
+        (lambda: NegativeAck(window_bytes=70000.5), "window_bytes"),
+        (lambda: NegativeAck(again="x"), "again"),
+        (lambda: Unicast(first=None), "first"),
+        (lambda: CreditFlow(credits=70000.5), "credits"),
+        (lambda: CreditFlow(least=-1), "least"),
+        (lambda: Udp(ttl=1.5), "ttl"),
+        (lambda: Udp(mtu=None), "mtu"),
+        (lambda: Udp(interface=7), "interface"),
+        (lambda: Drop(2.0), "fraction"),
+        (lambda: Drop(math.nan), "fraction"),
+        (lambda: Duplicate("x"), "fraction"),
+        (lambda: Delay(-1, -2), "least"),
+        (lambda: Delay(2, 1), "most"),
+        (lambda: Partition({70000}), "nodes"),
+        (lambda: Partition(7), "nodes"),
+        (lambda: DropDatagrams(first=-1), "first"),
+        (lambda: DropDatagrams(every=2.5), "every"),
+        (lambda: DropDatagrams(seed="x"), "seed"),
+        (lambda: DropDatagrams(kinds="data"), "kinds"),
+        (lambda: DuplicateDatagrams("x"), "fraction"),
+        (lambda: DelayDatagrams("x", 1), "least"),
+        (lambda: DelayDatagrams(1, 1), "most"),
+        (lambda: ShuffleDatagrams(2.5), "depth"),
+    ],
+)
+def test_a_layer_names_itself_and_the_setting_that_cannot_be(
+    wrong: Callable[[], Any], setting: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^{setting} of layer '[a-z-]+' is ") as refused:
+        wrong()
+    assert refused.value.setting == setting
+
+
+def test_the_threshold_is_one_of_phi() -> None:
+    assert FailureDetection(detector="phi").settings()["threshold"] == 8.0
+    assert FailureDetection(detector="phi", threshold=3).settings()["threshold"] == 3
+    assert "threshold" not in FailureDetection().settings()
+
+
+@pytest.mark.parametrize("fault", [Drop(1.0), Duplicate(1.0), Delay(0, 1), Partition()])
+def test_faults_stand_right_above_the_transport(fault: Layer) -> None:
+    """Further up nothing passes that they could spoil: they would be there, and do nothing."""
+    for at in (2, 3, 4):
+        with pytest.raises(ConfigError, match=f"'{fault.name}' .* put it right above 'tcp'"):
+            make_stack([*BELOW[:at], fault, *BELOW[at:]], None)
+    make_stack([BELOW[0], fault, *BELOW[1:]], None)
+
+
+def test_faults_of_datagrams_stand_there_too_and_beside_each_other() -> None:
+    with pytest.raises(ConfigError, match=r"'drop-datagrams' .* put it right above 'udp'"):
+        make_stack([*CAST, DropDatagrams(1.0)], None)
+    both: list[Layer] = [DelayDatagrams(0, 1), ShuffleDatagrams()]
+    for faults in (both, both[::-1]):  # what is held is not mixed, and overtakes all the same
+        with pytest.raises(ConfigError, match="two ways of the same"):
+            make_stack([CAST[0], *faults, *CAST[1:]], None)
+    make_stack([CAST[0], Partition(), DropDatagrams(0.1), ShuffleDatagrams(), *CAST[1:]], None)
 
 
 @pytest.mark.parametrize(

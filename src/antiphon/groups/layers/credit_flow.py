@@ -6,7 +6,10 @@ has agreed to hold.
 
 from __future__ import annotations
 
+from functools import partial
+
 from antiphon.errors import ConfigError
+from antiphon.groups.checks import check_number
 from antiphon.groups.protocol import Layer
 
 __all__ = ["CreditFlow"]
@@ -21,15 +24,13 @@ class CreditFlow(Layer):
     instead_of = ("reactive-flow",)
 
     def __init__(self, *, credits: int = 2 << 20, least: int = 1 << 20) -> None:
-        if not 1 << 12 <= credits <= 1 << 30:
+        check = partial(check_number, layer=self.name, whole=True, unit="bytes")
+        check("credits", credits, 1 << 12, 1 << 30)
+        check("least", least, 0, 1 << 30)
+        if least >= credits:
             raise ConfigError(
-                f"credits is {credits}; it must be from 4096 to {1 << 30} bytes",
-                setting="credits",
-                value=credits,
-            )
-        if not 0 <= least < credits:
-            raise ConfigError(
-                f"least is {least}; it must be from 0 to less than credits ({credits})",
+                f"least of layer {self.name!r} is {least}; it must be less than credits "
+                f"({credits})",
                 setting="least",
                 value=least,
             )

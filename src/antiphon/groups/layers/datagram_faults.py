@@ -7,12 +7,16 @@ member loses others. `Partition` of ``faults`` cuts datagrams as well.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from antiphon.errors import ConfigError
+from antiphon.groups.checks import check_number
 from antiphon.groups.protocol import Layer
 
 __all__ = ["KINDS", "DelayDatagrams", "DropDatagrams", "DuplicateDatagrams", "ShuffleDatagrams"]
+
+_MOST = (1 << 32) - 1
 
 KINDS: Final = {"data": 1, "head": 2, "base": 3, "ask-base": 4, "acknowledge": 5, "ask": 6}
 """What datagrams are for, as in ``native/groups/datagrams.hpp``."""
@@ -22,18 +26,11 @@ class DatagramFault(Layer):
     """What is common to them."""
 
     needs: ClassVar[tuple[str, ...]] = ("udp",)
+    fault = True
 
     def faults(self) -> dict[str, Any]:
         """For the core."""
         raise NotImplementedError
-
-
-def _fraction(value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ConfigError(
-            f"fraction is {value!r}; it must be from 0 to 1", setting="fraction", value=value
-        )
-    return value
 
 
 class DropDatagrams(DatagramFault):
@@ -51,10 +48,17 @@ class DropDatagrams(DatagramFault):
         every: int = 0,
         seed: int = 1,
     ) -> None:
-        self.fraction = _fraction(fraction)
-        if not set(kinds) <= KINDS.keys():
+        check_number("fraction", fraction, 0, 1, layer=self.name)
+        self.fraction = fraction
+        check = partial(check_number, layer=self.name, whole=True)
+        check("first", first, 0, _MOST)
+        check("every", every, 0, _MOST)
+        check("seed", seed, 0, (1 << 63) - 1)
+        if isinstance(kinds, str) or not set(kinds) <= KINDS.keys():
             raise ConfigError(
-                f"kinds is {kinds!r}; choose from {', '.join(KINDS)}", setting="kinds", value=kinds
+                f"kinds of layer {self.name!r} is {kinds!r}; choose from {', '.join(KINDS)}",
+                setting="kinds",
+                value=kinds,
             )
         self.kinds = tuple(kinds)
         self.first = first
@@ -77,7 +81,8 @@ class DuplicateDatagrams(DatagramFault):
     name = "duplicate-datagrams"
 
     def __init__(self, fraction: float) -> None:
-        self.fraction = _fraction(fraction)
+        check_number("fraction", fraction, 0, 1, layer=self.name)
+        self.fraction = fraction
 
     def faults(self) -> dict[str, Any]:
         return {"duplicate": self.fraction}
@@ -87,12 +92,15 @@ class DelayDatagrams(DatagramFault):
     """Holds each for between ``least`` and ``most`` seconds, by itself: so they overtake."""
 
     name = "delay-datagrams"
+    instead_of = ("shuffle-datagrams",)
 
     def __init__(self, least: float, most: float) -> None:
-        if not 0 <= least < most <= 10:
+        check_number("least", least, 0, 10, layer=self.name, unit="seconds")
+        check_number("most", most, 0, 10, layer=self.name, unit="seconds")
+        if least >= most:
             raise ConfigError(
-                f"least is {least!r} and most {most!r}; they must be seconds from 0 to 10, and the "
-                "second the longer one",
+                f"most of layer {self.name!r} is {most!r}; it must be longer than least "
+                f"({least!r})",
                 setting="most",
                 value=most,
             )
@@ -107,12 +115,10 @@ class ShuffleDatagrams(DatagramFault):
     """Keeps ``depth`` of them, and hands on any of those."""
 
     name = "shuffle-datagrams"
+    instead_of = ("delay-datagrams",)
 
     def __init__(self, depth: int = 8) -> None:
-        if not 2 <= depth <= 1024:
-            raise ConfigError(
-                f"depth is {depth!r}; it must be from 2 to 1024", setting="depth", value=depth
-            )
+        check_number("depth", depth, 2, 1024, layer=self.name, whole=True)
         self.depth = depth
 
     def faults(self) -> dict[str, Any]:

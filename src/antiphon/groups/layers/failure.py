@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from antiphon.errors import ConfigError
+from antiphon.groups.checks import check_flag, check_number
 from antiphon.groups.messages import AreYouThere, Heartbeat, IAm, sender_life
 from antiphon.groups.protocol import (
     Busy,
@@ -37,6 +39,7 @@ from antiphon.groups.view import Member, Record
 __all__ = ["FailureDetection"]
 
 _SAMPLES = 100
+_THRESHOLD = 8.0
 _LATE = 0.5  # of the time-out: so late, and it is we who were away
 
 
@@ -67,16 +70,38 @@ class FailureDetection(Layer):
         timeout: float = 3.0,
         verify: float = 0.5,
         detector: str = "fixed",
-        threshold: float = 8.0,
+        threshold: float | None = None,
         stuck: float = 10.0,
         evict_stuck: bool = False,
     ) -> None:
+        check = partial(check_number, layer=self.name, unit="seconds")
+        check("heartbeat", heartbeat, 0.01, 3600)
+        check("timeout", timeout, 0.01, 3600)
+        if timeout <= heartbeat:
+            raise ConfigError(
+                f"timeout of layer {self.name!r} is {timeout!r}; it must be longer than heartbeat "
+                f"({heartbeat!r})",
+                setting="timeout",
+                value=timeout,
+            )
+        check("verify", verify, 0.01, 3600)
+        check("stuck", stuck, 0.01, 3600, zero="for never")
+        check_flag("evict_stuck", evict_stuck, layer=self.name)
         if detector not in ("fixed", "phi"):
             raise ConfigError(
-                f"detector is {detector!r}; it must be 'fixed' or 'phi'",
+                f"detector of layer {self.name!r} is {detector!r}; it must be 'fixed' or 'phi'",
                 setting="detector",
                 value=detector,
             )
+        if threshold is not None:
+            check_number("threshold", threshold, 0.1, 300, layer=self.name)
+            if detector == "fixed":
+                raise ConfigError(
+                    f"threshold of layer {self.name!r} is for detector='phi'; 'fixed' goes by "
+                    "timeout alone",
+                    setting="threshold",
+                    value=threshold,
+                )
         if evict_stuck and not stuck:
             raise ConfigError(
                 "evict_stuck puts out who is stuck, and with a time of 0 nobody is; give the "
@@ -88,7 +113,7 @@ class FailureDetection(Layer):
         self.timeout = timeout
         self.verify = verify
         self.detector = detector
-        self.threshold = threshold
+        self.threshold = _THRESHOLD if threshold is None else threshold
         self.stuck = stuck
         self.evict_stuck = evict_stuck
         self._watched: dict[int, _Watched] = {}
@@ -241,6 +266,13 @@ class FailureDetection(Layer):
         mean = max(mean, self.heartbeat)
         tail = 0.5 * math.erfc((quiet - mean) / (deviation * math.sqrt(2)))
         return -math.log10(tail) if tail > 0 else math.inf
+
+    def settings(self) -> dict[str, object]:
+        """Without ``threshold`` where it means nothing."""
+        known = super().settings()
+        if self.detector == "fixed":
+            del known["threshold"]
+        return known
 
     def statistics(self) -> dict[str, float]:
         """``heartbeats``, ``questions``, ``suspected`` and of those ``cleared`` again; how many

@@ -8,6 +8,10 @@ cannot be lost without its connection, and over UDP ``datagram_faults`` has laye
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
+from antiphon.errors import ConfigError
+from antiphon.groups.checks import check_number
 from antiphon.groups.protocol import Layer, Received, Send, Signal
 
 __all__ = ["Delay", "Drop", "Duplicate", "Partition"]
@@ -17,8 +21,10 @@ class Drop(Layer):
     """Loses a fraction of the messages that are sent."""
 
     name = "drop"
+    fault = True
 
     def __init__(self, fraction: float) -> None:
+        check_number("fraction", fraction, 0, 1, layer=self.name)
         self.fraction = fraction
         self._dropped = 0
 
@@ -38,8 +44,10 @@ class Duplicate(Layer):
     """Sends a fraction of the messages twice."""
 
     name = "duplicate"
+    fault = True
 
     def __init__(self, fraction: float) -> None:
+        check_number("fraction", fraction, 0, 1, layer=self.name)
         self.fraction = fraction
 
     def down(self, event: Signal, now: float) -> None:
@@ -53,8 +61,11 @@ class Delay(Layer):
     """Holds every message for between ``least`` and ``most`` seconds, each by itself."""
 
     name = "delay"
+    fault = True
 
     def __init__(self, least: float, most: float) -> None:
+        check_number("least", least, 0, 3600, layer=self.name, unit="seconds")
+        check_number("most", most, least, 3600, layer=self.name, unit="seconds")
         self.least = least
         self.most = most
         self._held: list[tuple[float, int, Signal]] = []
@@ -81,8 +92,18 @@ class Partition(Layer):
     """Cuts this member off from ``nodes``, in both directions, until it is told otherwise."""
 
     name = "partition"
+    fault = True
 
-    def __init__(self, nodes: frozenset[int] = frozenset()) -> None:
+    def __init__(self, nodes: AbstractSet[int] = frozenset()) -> None:
+        given: object = nodes
+        if not isinstance(given, AbstractSet):
+            raise ConfigError(
+                f"nodes of layer {self.name!r} is {given!r}; it must be a set of ids of nodes",
+                setting="nodes",
+                value=given,
+            )
+        for node in nodes:
+            check_number("nodes", node, 1, 65535, layer=self.name, whole=True)
         self.nodes = nodes
 
     def down(self, event: Signal, now: float) -> None:

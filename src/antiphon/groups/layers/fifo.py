@@ -9,7 +9,7 @@ and dropped where it is known.
 
 from __future__ import annotations
 
-from antiphon.errors import ConfigError
+from antiphon.groups.checks import check_number
 from antiphon.groups.protocol import Layer
 
 __all__ = ["Fifo"]
@@ -27,11 +27,6 @@ class Fifo(Layer):
 
     def __init__(self, *, window_bytes: int = 4 << 20, unicast_bytes: int = 1 << 20) -> None:
         for setting, value in (("window_bytes", window_bytes), ("unicast_bytes", unicast_bytes)):
-            if not _LEAST <= value <= _MOST:
-                raise ConfigError(
-                    f"{setting} is {value}; it must be from {_LEAST} to {_MOST} bytes",
-                    setting=setting,
-                    value=value,
-                )
+            check_number(setting, value, _LEAST, _MOST, layer=self.name, whole=True, unit="bytes")
         self.window_bytes = window_bytes
         self.unicast_bytes = unicast_bytes

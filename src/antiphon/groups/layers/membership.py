@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from antiphon.groups.checks import check_flag, check_number
 from antiphon.groups.layers.choosing import found_of, founded_at, majority, rank
 from antiphon.groups.layers.reports import Reports
 from antiphon.groups.messages import (
@@ -91,6 +92,14 @@ class Membership(Layer):
         merge: float = 1.0,
         primary: bool = False,
     ) -> None:
+        for setting, value in (
+            ("discovery", discovery),
+            ("join", join),
+            ("leave", leave),
+            ("merge", merge),
+        ):
+            check_number(setting, value, 0.01, 3600, layer=self.name, unit="seconds")
+        check_flag("primary", primary, layer=self.name)
         self.discovery = discovery
         self.join = join
         self.leave = leave

@@ -10,7 +10,9 @@ the loss of its last message is noticed. ``native/window/cast_sender.cpp`` and
 
 from __future__ import annotations
 
-from antiphon.errors import ConfigError
+from functools import partial
+
+from antiphon.groups.checks import check_number
 from antiphon.groups.protocol import Layer
 
 __all__ = ["NegativeAck"]
@@ -38,24 +40,12 @@ class NegativeAck(Layer):
         most: float = 0.2,
         repair_fraction: float = 0.5,
     ) -> None:
-        if not _LEAST <= window_bytes <= _MOST:
-            raise ConfigError(
-                f"window_bytes is {window_bytes}; it must be from {_LEAST} to {_MOST} bytes",
-                setting="window_bytes",
-                value=window_bytes,
-            )
-        for setting, value, low, high in (
-            ("first", first, 0.0001, 60),
-            ("again", again, 0.001, 60),
-            ("most", most, 0.001, 600),
-            ("repair_fraction", repair_fraction, 0.01, 1),
-        ):
-            if not low <= value <= high:
-                raise ConfigError(
-                    f"{setting} is {value!r}; it must be a number from {low} to {high}",
-                    setting=setting,
-                    value=value,
-                )
+        check = partial(check_number, layer=self.name)
+        check("window_bytes", window_bytes, _LEAST, _MOST, whole=True, unit="bytes")
+        check("first", first, 0.0001, 60, unit="seconds")
+        check("again", again, 0.001, 60, unit="seconds")
+        check("most", most, 0.001, 600, unit="seconds")
+        check("repair_fraction", repair_fraction, 0.01, 1)
         self.window_bytes = window_bytes
         self.first = first
         self.again = again

@@ -11,7 +11,9 @@ quiet asks.
 
 from __future__ import annotations
 
-from antiphon.errors import ConfigError
+from functools import partial
+
+from antiphon.groups.checks import check_number
 from antiphon.groups.protocol import Exclude, HeldUp, Layer, Signal
 
 __all__ = ["Stability"]
@@ -29,17 +31,10 @@ class Stability(Layer):
     needs = ("membership", "fifo or nak")
 
     def __init__(self, *, timeout: float = 20.0, seconds: float | None = None) -> None:
-        for setting, value, low, high in (
-            ("timeout", timeout, 0.0, 3600.0),
-            ("seconds", _QUIET if seconds is None else seconds, 0.002, 60.0),
-        ):
-            if not low <= value <= high:
-                raise ConfigError(
-                    f"{setting} of stability is {value!r}; it must be a number from {low:g} to "
-                    f"{high:g}",
-                    setting=setting,
-                    value=value,
-                )
+        check = partial(check_number, layer=self.name, unit="seconds")
+        check("timeout", timeout, 0.01, 3600, zero="for ever")
+        if seconds is not None:
+            check("seconds", seconds, 0.002, 60)
         self.timeout = timeout
         self.seconds = seconds
         self._longest = 0.0

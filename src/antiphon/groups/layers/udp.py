@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+from functools import partial
 from typing import Final
 
 from antiphon.errors import ConfigError
+from antiphon.groups.checks import check_number
 from antiphon.groups.protocol import Layer
 
 __all__ = ["PORT", "Udp", "default_address"]
@@ -46,22 +48,20 @@ class Udp(Layer):
         mtu: int = 0,
         receive_buffer: int = 8 << 20,
     ) -> None:
-        if address:
+        if address != "":
             split_address(address)
-        for setting, value, low, high in (
-            ("ttl", ttl, 0, 255),
-            ("mtu", mtu or _LEAST_MTU, _LEAST_MTU, _MOST_MTU),
-            ("receive_buffer", receive_buffer, 1 << 16, 1 << 30),
-        ):
-            given: object = value
-            whole = isinstance(given, int) and not isinstance(given, bool)
-            if not whole or not low <= value <= high:
-                raise ConfigError(
-                    f"{setting} is {value!r}; it must be a whole number from {low} to {high}"
-                    + (", or 0 for what the interface takes" if setting == "mtu" else ""),
-                    setting=setting,
-                    value=value,
-                )
+        check = partial(check_number, layer=self.name, whole=True)
+        check("ttl", ttl, 0, 255)
+        check("mtu", mtu, _LEAST_MTU, _MOST_MTU, unit="bytes", zero="for what the interface takes")
+        check("receive_buffer", receive_buffer, 1 << 16, 1 << 30, unit="bytes")
+        named: object = interface
+        if not isinstance(named, str):
+            raise ConfigError(
+                f"interface of layer {self.name!r} is {named!r}; it must be a text: the IPv4 "
+                "address or the name of one",
+                setting="interface",
+                value=named,
+            )
         self.address = address
         self.interface = interface
         self.ttl = ttl
@@ -71,7 +71,8 @@ class Udp(Layer):
 
 def split_address(text: str) -> tuple[str, int]:
     """Host and port. Raises `ConfigError` for what is no multicast address of IPv4."""
-    host, colon, port = text.rpartition(":")
+    given: object = text
+    host, colon, port = text.rpartition(":") if isinstance(given, str) else ("", "", "")
     try:
         wrong = not ipaddress.IPv4Address(host).is_multicast
         number = int(port)

@@ -7,7 +7,9 @@ begun another life.
 
 from __future__ import annotations
 
-from antiphon.errors import ConfigError
+from functools import partial
+
+from antiphon.groups.checks import check_number
 from antiphon.groups.protocol import Layer
 
 __all__ = ["Unicast"]
@@ -24,17 +26,8 @@ class Unicast(Layer):
     needs = ("nak", "stability")
 
     def __init__(self, *, window_bytes: int = 1 << 20, first: float = 0.002) -> None:
-        if not _LEAST <= window_bytes <= _MOST:
-            raise ConfigError(
-                f"window_bytes is {window_bytes}; it must be from {_LEAST} to {_MOST} bytes",
-                setting="window_bytes",
-                value=window_bytes,
-            )
-        if not 0.0001 <= first <= 60:
-            raise ConfigError(
-                f"first is {first!r}; it must be a number from 0.0001 to 60",
-                setting="first",
-                value=first,
-            )
+        check = partial(check_number, layer=self.name)
+        check("window_bytes", window_bytes, _LEAST, _MOST, whole=True, unit="bytes")
+        check("first", first, 0.0001, 60, unit="seconds")
         self.window_bytes = window_bytes
         self.first = first
