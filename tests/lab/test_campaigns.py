@@ -133,6 +133,10 @@ def test_a_run_records_what_it_promises(tmp_path: Path) -> None:
         for row in latency:
             assert facts["kept_from_ns"] <= row["intended_ns"] < facts["kept_until_ns"]
             assert row["intended_ns"] <= row["sent_ns"] <= row["received_ns"]
+        took = sorted((row["received_ns"] - row["intended_ns"]) // 1000 for row in latency)
+        # The smallest that so many do not exceed.
+        expected = [took[-(-len(took) * part // 100) - 1] for part in (50, 99, 100)]
+        assert [facts[f"latency_{name}_us"] for name in ("p50", "p99", "max")] == expected
         events = pq.read_table(out / name / "events.parquet").column("event").to_pylist()
         assert events == ["start", "traffic", "stop"]
     assert (out / "plan.toml").read_text() == (tmp_path / "small.toml").read_text()

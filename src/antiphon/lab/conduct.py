@@ -10,6 +10,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -19,6 +20,7 @@ from antiphon.lab.bench.processes import Child, Crew, WorkerFailed, WorkerTimeou
 from antiphon.lab.campaign import Campaign
 from antiphon.lab.competing import Competition, garbage_order, share_as_garbage
 from antiphon.lab.counted import Count
+from antiphon.lab.delays import Delays
 from antiphon.lab.java import programs
 from antiphon.lab.java.role import JavaRole, prepared
 from antiphon.lab.latencies import latency_table
@@ -85,6 +87,7 @@ class Conducted:
         self._window = (0, 0)
         self._kept: list[tuple[int, int, int]] = []  # time, messages, bytes
         self._timed = 0
+        self._delays = Delays()
         self._flowing = False
         self._load: dict[str, Any] = {"cpu_share": None}
         self._competition: Competition | None = None
@@ -475,6 +478,7 @@ class Conducted:
                     party.last["left out before"] = answer["left_out"]
                 found = latency_table(answer, index, self._window, offsets)
                 self._timed += found.num_rows
+                self._delays.add(found, offsets)
                 self._folder.add_table("latency", found)
                 # What did not fit the answer is in the next one, and after the last there is none.
                 if not (last and answer["left"]):
@@ -486,15 +490,17 @@ class Conducted:
 
     def _report(self, outcome: str, reason: str) -> Report:
         self._note_load()
-        notes = self._notes(self._skipped())
+        report = Report(self._run, outcome, reason, delays=self._delays.facts())
         if self._count is not None:
-            return Report(self._run, outcome, reason, *self._count.rates(), notes)
-        if len(self._kept) < 2:
-            return Report(self._run, outcome, reason)
-        (first, before, some), (last, after, more) = self._kept[0], self._kept[-1]
-        seconds = max(1, last - first) / NANOS
-        rate, volume = (after - before) / seconds, (more - some) / seconds
-        return Report(self._run, outcome, reason, rate, volume, notes)
+            rate, volume = self._count.rates()
+        elif len(self._kept) >= 2:
+            (first, before, some), (last, after, more) = self._kept[0], self._kept[-1]
+            seconds = max(1, last - first) / NANOS
+            rate, volume = (after - before) / seconds, (more - some) / seconds
+        else:
+            return report
+        notes = self._notes(self._skipped())
+        return replace(report, rate=rate, bytes=volume, notes=notes)
 
     def _grown(self, name: str) -> int:
         """What a count grew by in the window, all processes together."""
@@ -584,6 +590,7 @@ class Conducted:
             "latency_one_in": self._one_in(),
             "latency_left_out": self._left_out(),
             "latency_skipped": self._skipped(),
+            **report.delays,
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
             "lab_core_share": own_share,

@@ -1,0 +1,85 @@
+"""What is printed of runs: from made-up facts, as ``run.json`` has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.cli.lab_table import print_results, told
+from antiphon.lab.plan import Plan, load_plan, runs_of
+from antiphon.lab.record import Report, facts_of
+
+PLAN = """
+[times]
+kept_until = 10
+
+[[series]]
+name = "one"
+pattern = "one-way"
+protocols = ["tcp-python", "udp-python", "spread"]
+sizes = [64]
+"""
+DELAYS = {"latency_p50_us": 1234, "latency_p99_us": 5678, "latency_max_us": 91_011}
+RATES = {"messages_per_second": 1000.0, "bytes_per_second": 64_000.0, "reason": ""}
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "mine.toml"
+    path.write_text(PLAN, encoding="utf-8")
+    return load_plan(path)
+
+
+def ended(plan: Plan, **more: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every run of the plan; ``more`` has further facts by protocol."""
+    return [
+        facts_of(run) | RATES | {"outcome": "complete"} | more.get(run.protocol.split("-")[0], {})
+        for run in runs_of(plan)
+    ]
+
+
+def printed(
+    plan: Plan,
+    done: list[dict[str, Any]],
+    capfd: pytest.CaptureFixture[str],
+) -> dict[str, list[str]]:
+    """By what they begin with, the words of every line."""
+    print_results(plan, done)
+    lines = [line.split() for line in capfd.readouterr().out.splitlines()]
+    return {words[0]: words[1:] for words in lines if words}
+
+
+def test_delays_are_in_the_table(plan: Plan, capfd: pytest.CaptureFixture[str]) -> None:
+    absent = {"outcome": "absent", "reason": "nowhere", **dict.fromkeys(DELAYS)}
+    done = ended(plan, tcp=DELAYS | {"latency_one_in": 1.0}, spread=absent)
+    said = printed(plan, done, capfd)
+    assert " ".join(said["protocol"]) == "MB/s messages/s p50 us p99 us max us outcome"
+    assert said["tcp-python"] == ["0.1", "1,000", "1,234", "5,678", "91,011", "complete"]
+    assert said["udp-python"] == ["0.1", "1,000", "complete"]
+    assert said["spread"] == ["absent:", "nowhere"]
+    assert "~" not in said
+
+
+def test_delays_of_a_sample_are_told_from_those_of_all(
+    plan: Plan, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = printed(plan, ended(plan, tcp=DELAYS | {"latency_one_in": 40.0}), capfd)
+    assert said["tcp-python"][2:5] == ["~1,234", "~5,678", "~91,011"]
+    assert "sample" in said["~"]
+
+
+def test_without_any_delay_the_table_has_no_columns_for_them(
+    plan: Plan, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = printed(plan, ended(plan), capfd)
+    assert " ".join(said["protocol"]) == "MB/s messages/s outcome"
+
+
+def test_the_line_of_a_run_has_its_delay(plan: Plan) -> None:
+    report = Report(runs_of(plan)[0], "complete", "", 1000.0, 2e6, ("a note",), DELAYS)
+    assert told(report) == (
+        "complete, 2 MB/s, 1,000 messages/s, p50 1,234 us, p99 5,678 us; a note"
+    )
