@@ -6,6 +6,7 @@ Receives what ``run.json`` has, and a `Report` before it is there.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from rich.console import Console
@@ -41,6 +42,8 @@ def told(report: Report) -> str:
     middle, tail = (report.delays.get(f"latency_{name}_us") for name in ("p50", "p99"))
     if middle is not None:
         parts.append(f"p50 {middle:,} us, p99 {tail:,} us")
+    if part := _lost(report.loss):
+        parts.append(f"{part} lost")
     return "; ".join([", ".join(parts), *report.notes])
 
 
@@ -101,7 +104,8 @@ def _figures(done: list[dict[str, Any]]) -> list[str]:
     """The columns that a number is in, of any run."""
     complete = [one for one in done if one["outcome"] == "complete"]
     timed = any(one.get(key) is not None for one in complete for key in _DELAYS.values())
-    return ["MB/s", "messages/s", *(_DELAYS if timed else ())]
+    lossy = any(map(_lost, complete))
+    return ["MB/s", "messages/s", *(_DELAYS if timed else ()), *(["lost"] if lossy else ())]
 
 
 def _figure(one: dict[str, Any], name: str) -> str:
@@ -109,10 +113,21 @@ def _figure(one: dict[str, Any], name: str) -> str:
         return f"{one['bytes_per_second'] / 1e6:,.1f}"
     if name == "messages/s":
         return f"{one['messages_per_second']:,.0f}"
+    if name == "lost":
+        return _lost(one)
     delay = one.get(_DELAYS[name])
     if delay is None:
         return ""
     return f"{_SAMPLED if _sampled(one) else ''}{delay:,}"
+
+
+def _lost(one: Mapping[str, Any]) -> str:
+    """Which part of what was sent did not come; empty where nothing may get lost."""
+    sent, lost = one.get("sent"), one.get("lost")
+    if not sent or lost is None:
+        return ""
+    part = 100 * lost / sent
+    return "< 0.1 %" if 0 < part < 0.1 else f"{part:.1f} %"
 
 
 def _sampled(one: dict[str, Any]) -> bool:

@@ -43,7 +43,7 @@ HERE = Place()
 # In a sample, the times that are a process's own.
 CLOCKED = ("begun_ns", "last_ns")
 # In a sample, counts of which a run keeps what they grew by in its window.
-GROWING = ("skipped", "garbage_replaced", "garbage_missed")
+GROWING = ("sent", "received", "skipped", "garbage_replaced", "garbage_missed")
 # A load that took less than this part of what it was to take is told.
 ENOUGH = 0.9
 # A process that does not answer for so long is stuck.
@@ -500,7 +500,19 @@ class Conducted:
         else:
             return report
         notes = self._notes(self._skipped())
-        return replace(report, rate=rate, bytes=volume, notes=notes)
+        return replace(report, rate=rate, bytes=volume, notes=notes, loss=self._loss(outcome))
+
+    def _loss(self, outcome: str) -> dict[str, int | None]:
+        """What was sent and received in the window, and so lost: of protocols that lose some. What
+        is on its way at either end of the window is about the same, and cancels out."""
+        if not self._protocol.lossy or self._variant == REQUEST:
+            return {}
+        sent, received = self._grown("sent"), self._grown("received")
+        if self._count is not None:
+            sent, received = self._count.sent, self._count.received
+        # Of a run that went wrong nobody can tell what was lost from what was never to come.
+        lost = max(0, sent - received) if outcome == "complete" else None
+        return {"sent": sent, "received": received, "lost": lost}
 
     def _grown(self, name: str) -> int:
         """What a count grew by in the window, all processes together."""
@@ -593,6 +605,7 @@ class Conducted:
             **report.delays,
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
+            **report.loss,
             "lab_core_share": own_share,
             "outcome": report.outcome,
             "reason": report.reason,

@@ -170,7 +170,7 @@ class Report:
     bytes: float = 0.0
     notes: tuple[str, ...] = ()
     delays: Mapping[str, int | None] = field(default_factory=dict)
-    loss: Mapping[str, int] = field(default_factory=dict)
+    loss: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class RunFolder:

@@ -83,3 +83,25 @@ def test_the_line_of_a_run_has_its_delay(plan: Plan) -> None:
     assert told(report) == (
         "complete, 2 MB/s, 1,000 messages/s, p50 1,234 us, p99 5,678 us; a note"
     )
+
+
+def test_what_was_lost_is_in_the_table_and_in_the_line(
+    plan: Plan, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loss = {"sent": 165_304, "received": 150_336, "lost": 14_968}
+    said = printed(plan, ended(plan, udp=loss), capfd)
+    assert said["protocol"] == ["MB/s", "messages/s", "lost", "outcome"]
+    assert said["udp-python"] == ["0.1", "1,000", "9.1", "%", "complete"]
+    assert said["tcp-python"] == ["0.1", "1,000", "complete"]
+    report = Report(runs_of(plan)[0], "complete", "", 1000.0, 2e6, loss=loss)
+    assert told(report) == "complete, 2 MB/s, 1,000 messages/s, 9.1 % lost"
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"), [(0, ["0.0", "%"]), (1, ["<", "0.1", "%"]), (10_000, ["100.0", "%"])]
+)
+def test_little_is_not_nothing(
+    plan: Plan, capfd: pytest.CaptureFixture[str], lost: int, words: list[str]
+) -> None:
+    done = ended(plan, udp={"sent": 10_000, "received": 10_000 - lost, "lost": lost})
+    assert printed(plan, done, capfd)["udp-python"][2:-1] == words
