@@ -621,9 +621,21 @@ def test_the_bare_link_is_measured_first_and_once(tmp_path: Path) -> None:
             assert "root" in facts["reason"]
         elif check == "link-ping":
             assert pq.read_table(out / f"{check}.loopback" / "latency.parquet").num_rows > 10
+            assert 0 < facts["latency_p50_us"] <= facts["latency_p99_us"] <= facts["latency_max_us"]
         else:
             assert facts["outcome"] == "complete", facts["reason"]
             assert facts["bytes_per_second"] > 1e6
+            assert facts["messages_per_second"] * facts["size"] == pytest.approx(
+                facts["bytes_per_second"]
+            )
+            lossy = {name: facts.get(name) for name in ("sent", "received", "lost")}
+            if check == "link-tcp":
+                assert set(lossy.values()) == {None}
+            else:
+                assert 0 < lossy["received"] <= lossy["sent"]
+                assert lossy["lost"] == lossy["sent"] - lossy["received"]
+    sizes = {name: facts["size"] for name, facts in runs.items() if name.startswith("link-")}
+    assert list(sizes.values()) == [56, 65536, 1472]
     before = (out / "link-tcp.loopback" / "run.json").read_bytes()
     run_campaign(Campaign.open(out))
     assert (out / "link-tcp.loopback" / "run.json").read_bytes() == before

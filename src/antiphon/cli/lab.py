@@ -21,6 +21,7 @@ from antiphon.cli.lab_table import print_results, told
 from antiphon.errors import ConfigError
 from antiphon.lab.bursts import bursts
 from antiphon.lab.campaign import Campaign
+from antiphon.lab.link_runs import link_runs
 from antiphon.lab.plan import (
     Plan,
     Run,
@@ -290,14 +291,16 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _summarise(campaign: Campaign, as_json: bool) -> None:
     """All of the campaign, those runs included that were done before."""
     done = [campaign.outcome(run) for run in (*campaign.runs(), *campaign.searched())]
+    links = [campaign.outcome(run) for run in link_runs(campaign)]
     if as_json:
         facts = {
             "campaign": campaign.id,
             "directory": str(campaign.directory),
+            "links": links,
             "runs": done,
             "bursts": [one.facts() for one in bursts(campaign.plan, done)],
             "later": _later(campaign.plan),
         }
         typer.echo(json.dumps(facts, indent=1))
         return
-    print_results(campaign.plan, done)
+    print_results(campaign.plan, done, links)

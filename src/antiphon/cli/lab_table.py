@@ -6,14 +6,14 @@ Receives what ``run.json`` has, and a `Report` before it is there.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from antiphon.lab.bursts import Burst, bursts
-from antiphon.lab.plan import Plan
+from antiphon.lab.plan import LINKS, Plan
 from antiphon.lab.record import Report
 
 __all__ = ["print_results", "told"]
@@ -31,10 +31,17 @@ _DELAYS = {"p50 us": "latency_p50_us", "p99 us": "latency_p99_us", "max us": "la
 # Above this a row of the delays stands for more than one message: a sample has no true tails.
 _ALL_TIMED = 1.01
 _SAMPLED = "~"
+# With fewer columns there is no room for the largest delay beside names.
+_WIDE = 100
 
 
 def told(report: Report) -> str:
     """A run that has just ended, in one line."""
+    if report.run.series == LINKS:
+        ended = {"outcome": report.outcome, "reason": report.reason}
+        figures = {"bytes_per_second": report.bytes, **report.delays, **report.loss}
+        facts = {"protocol": report.run.protocol, **ended, **figures}
+        return f"bare {report.run.link}: {_of_link(facts)}"
     what = report.outcome if not report.reason else f"{report.outcome}: {report.reason}"
     parts = [what]
     if report.rate:
@@ -47,17 +54,42 @@ def told(report: Report) -> str:
     return "; ".join([", ".join(parts), *report.notes])
 
 
-def print_results(plan: Plan, done: list[dict[str, Any]]) -> None:
-    """A table with a row per run, and one of the largest bursts where they were searched."""
+def _of_link(facts: Mapping[str, Any]) -> str:
+    """A check of a bare link: its name, and the one figure that it is for."""
+    name = facts["protocol"]
+    if facts["outcome"] != "complete":
+        return f"{name} {facts['outcome']}: {facts['reason']}"
+    if name == "link-ping":
+        middle = facts.get("latency_p50_us")
+        return f"{name} without an answer" if middle is None else f"{name} {middle:,} us"
+    part = _lost(facts)
+    return f"{name} {facts['bytes_per_second'] / 1e6:,.0f} MB/s" + (
+        f", {part} lost" if part else ""
+    )
+
+
+def print_results(
+    plan: Plan, done: list[dict[str, Any]], links: Sequence[dict[str, Any]] = ()
+) -> None:
+    """A table with a row per run, and one of the largest bursts where they were searched.
+
+    Before it a line for every bare link, from the facts of its checks.
+    """
+    console = _wide_enough()
+    for name in dict.fromkeys(one["link"] for one in links):
+        checks = "; ".join(_of_link(one) for one in links if one["link"] == name)
+        console.print(f"bare {name}: {checks}", markup=False, highlight=False)
     apart, same = _told_apart(done)
     figures = _figures(done)
+    if console.width < _WIDE and "max us" in figures:
+        figures.remove("max us")
     table = Table(box=None, pad_edge=False)
     for name in ("protocol", *apart):
         table.add_column(_WORDS.get(name, name), no_wrap=True, justify=_side(name in _NUMBERS))
     for name in figures:
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column("outcome", overflow="fold")
-    for one in sorted(done, key=lambda facts: (facts["series"], facts["protocol"], facts["run"])):
+    for one in sorted(done, key=_place):
         keys = (_key(one.get(name)) for name in apart)
         measured = one["outcome"] == "complete"
         cells = (_figure(one, name) if measured else "" for name in figures)
@@ -66,7 +98,6 @@ def print_results(plan: Plan, done: list[dict[str, Any]]) -> None:
         for protocol in series.protocols if series.later else ():
             why = f"missing until a later version ({series.name} needs {', '.join(series.later)})"
             table.add_row(protocol, *("" for _ in (*apart, *figures)), why)
-    console = _wide_enough()
     if same:
         line = ", ".join(f"{_WORDS.get(name, name)} {_key(value)}" for name, value in same.items())
         console.print(f"all runs: {line}", markup=False, highlight=False)
@@ -76,6 +107,10 @@ def print_results(plan: Plan, done: list[dict[str, Any]]) -> None:
         console.print(line, markup=False, highlight=False)
     if found := bursts(plan, done):
         console.print(_burst_table(found))
+
+
+def _place(facts: dict[str, Any]) -> tuple[str, str, str]:
+    return facts["series"], facts["protocol"], facts["run"]
 
 
 def _wide_enough() -> Console:

@@ -25,13 +25,17 @@ from typing import Any
 from antiphon._core import raw_stream_receive, raw_stream_send
 from antiphon.lab.bench.orders import Connectable, Orders, carry_out
 
-__all__ = ["LinkEnd", "ping", "receive_datagrams", "send_datagrams"]
+__all__ = ["SIZES", "LinkEnd", "ping", "receive_datagrams", "send_datagrams"]
 
 _ECHO, _REPLY = 8, 0
 _HEADER = struct.Struct("!BBHHH")
 _PACE = 0.002
+ECHO = 56
 CHUNK = 65536
 DATAGRAM = 1472
+SIZES = {"link-ping": ECHO, "link-tcp": CHUNK, "link-udp": DATAGRAM}
+"""Bytes of what each check sends, without headers: an echo, one write, a datagram."""
+
 # Beyond the time for which is sent: to connect, and for what is under way.
 GRACE = 10.0
 # A sender that is silent for so long has nothing more.
@@ -60,8 +64,8 @@ def ping(host: str, seconds: float) -> list[tuple[int, int]]:
         sequence = 0
         while time.monotonic() < until:
             sequence = (sequence + 1) & 0xFFFF
-            empty = _HEADER.pack(_ECHO, 0, 0, number, sequence) + bytes(56)
-            message = _HEADER.pack(_ECHO, 0, _checksum(empty), number, sequence) + bytes(56)
+            empty = _HEADER.pack(_ECHO, 0, 0, number, sequence) + bytes(ECHO)
+            message = _HEADER.pack(_ECHO, 0, _checksum(empty), number, sequence) + bytes(ECHO)
             sent = time.monotonic_ns()
             raw.sendto(message, (host, 0))
             came = _await_reply(raw, number, sequence)

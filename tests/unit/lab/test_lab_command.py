@@ -189,7 +189,10 @@ def test_the_table_at_the_end_tells_runs_apart_and_names_protocols_in_full(
     )
     (tmp_path / "broken.py").write_text("no Python")
     assert main(["lab", "run", str(path), "--out", str(tmp_path / "out")]) == 0
-    same, head, *rows = capfd.readouterr().out.splitlines()
+    lines = capfd.readouterr().out.splitlines()
+    (begin,) = [at for at, line in enumerate(lines) if line.startswith("all runs: ")]
+    same, head, *rows = lines[begin:]
+    assert lines[0].startswith("bare loopback: link-ping ")
     assert same == "all runs: pattern one-way, load none, link loopback, size 64"
     assert head.split() == ["protocol", "rate/s", "MB/s", "messages/s", "outcome"]
     named = [row.split()[:2] for row in rows if not row.startswith(" ")]

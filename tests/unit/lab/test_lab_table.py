@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,66 @@ def test_little_is_not_nothing(
 ) -> None:
     done = ended(plan, udp={"sent": 10_000, "received": 10_000 - lost, "lost": lost})
     assert printed(plan, done, capfd)["udp-python"][2:-1] == words
+
+
+def links(plan: Plan, *names: str) -> list[Report]:
+    """The three checks of these links, as they end where everything works."""
+    run = runs_of(plan)[0]
+    shown: dict[str, dict[str, Any]] = {
+        "link-ping": {"rate": 400.0, "bytes": 22_400.0, "delays": DELAYS | {"latency_p50_us": 20}},
+        "link-tcp": {"rate": 33_920.0, "bytes": 2.223e9, "delays": dict.fromkeys(DELAYS)},
+        "link-udp": {
+            "rate": 100.0,
+            "bytes": 147_200.0,
+            "loss": {"sent": 400, "received": 100, "lost": 300},
+        },
+    }
+    return [
+        Report(
+            replace(run, id=f"{check}.{name}", series="links", protocol=check, link=name),
+            "complete",
+            "",
+            **figures,
+        )
+        for name in names
+        for check, figures in shown.items()
+    ]
+
+
+def facts_of_link(report: Report) -> dict[str, Any]:
+    rates = {"messages_per_second": report.rate, "bytes_per_second": report.bytes}
+    ended = {"outcome": report.outcome, "reason": report.reason}
+    return facts_of(report.run) | rates | ended | dict(report.delays) | dict(report.loss)
+
+
+def test_a_check_of_a_bare_link_is_told_by_its_name_and_its_figure(plan: Plan) -> None:
+    assert [told(report) for report in links(plan, "office")] == [
+        "bare office: link-ping 20 us",
+        "bare office: link-tcp 2,223 MB/s",
+        "bare office: link-udp 0 MB/s, 75.0 % lost",
+    ]
+    ping = replace(links(plan, "office")[0], outcome="absent", reason="no raw socket")
+    assert told(ping) == "bare office: link-ping absent: no raw socket"
+
+
+def test_every_bare_link_has_a_line_before_the_table(
+    plan: Plan, capfd: pytest.CaptureFixture[str]
+) -> None:
+    both = [facts_of_link(one) for one in links(plan, "loopback", "office")]
+    print_results(plan, ended(plan), both)
+    first, second, same, head, *_ = capfd.readouterr().out.splitlines()
+    figures = "link-ping 20 us; link-tcp 2,223 MB/s; link-udp 0 MB/s, 75.0 % lost"
+    assert (first, second) == (f"bare loopback: {figures}", f"bare office: {figures}")
+    assert same == "all runs: pattern one-way, load none, link loopback, size 64"
+    assert head.split() == ["protocol", "MB/s", "messages/s", "outcome"]
+
+
+def test_a_narrow_terminal_has_no_room_for_the_largest_delay_and_all_others(
+    plan: Plan, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    loss = {"sent": 10_000, "received": 9_000, "lost": 1_000}
+    large = {"messages_per_second": 1_234_567.0, "bytes_per_second": 2_345_600_000.0}
+    said = printed(plan, ended(plan, udp=DELAYS | loss | large), capfd)
+    assert " ".join(said["protocol"]) == "MB/s messages/s p50 us p99 us lost outcome"
+    assert " ".join(said["udp-python"]) == "2,345.6 1,234,567 1,234 5,678 10.0 % complete"
