@@ -408,6 +408,35 @@ def test_protocols_widen_a_quick_plan_to_those_of_the_full_one(tmp_path: Path) -
     assert plan.with_protocols(["antiphon-node", "tcp-c"]).quick() == wider
 
 
+def test_a_series_without_a_quick_protocol_is_there_when_one_of_its_own_is_named(
+    tmp_path: Path,
+) -> None:
+    plan = load_plan(write(tmp_path, GOOD))
+    assert [series.name for series in plan.quick().series] == ["first"]
+    wider = plan.quick().with_protocols(["zenoh"])
+    assert [series.name for series in wider.series] == ["second"]
+    assert {run.protocol for run in runs_of(wider)} == {"zenoh"}
+    assert plan.with_protocols(["zenoh"]).quick() == wider
+    # Left out by its name it stays out.
+    text = changed('protocols = ["tcp-c"]\n\n[quick', 'leave_out = ["second"]\n\n[quick')
+    with pytest.raises(PlanError, match="in none of its series"):
+        load_plan(write(tmp_path, text)).quick().with_protocols(["zenoh"])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_quick_plan_is_widened_to_every_protocol_of_the_full_one(name: str) -> None:
+    plan = load_plan(name)
+    document = tomllib.loads(plan.text)
+    left_out = document["quick"].get("leave_out", [])
+    for protocol in sorted({one for series in plan.series for one in series.protocols}):
+        wider = plan.quick().with_protocols([protocol])
+        having = [series.name for series in plan.series if protocol in series.protocols]
+        assert {one.name for one in wider.series} == set(having) - set(left_out), protocol
+        later = all(series.later for series in wider.series)
+        assert {run.protocol for run in runs_of(wider)} == (set() if later else {protocol})
+        assert estimate(wider)[0] < 120, protocol
+
+
 def test_protocols_narrow_a_plan_and_series_without_any_are_dropped(tmp_path: Path) -> None:
     plan = load_plan(write(tmp_path, GOOD)).with_protocols(["zenoh"])
     assert [series.name for series in plan.series] == ["second"]
