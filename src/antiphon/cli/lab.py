@@ -21,6 +21,7 @@ from antiphon.cli.lab_table import print_results, told
 from antiphon.errors import ConfigError
 from antiphon.lab.bursts import bursts
 from antiphon.lab.campaign import Campaign
+from antiphon.lab.hosts import other_load
 from antiphon.lab.link_runs import link_runs
 from antiphon.lab.plan import (
     Plan,
@@ -47,15 +48,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+# The share of all cores from which on others are told to be in the way.
+_BUSY = 0.10
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @app.command()
-def plans(as_json: AsJson = False) -> None:
-    """List the plans that come with Antiphon.
+def plans(
+    name: Annotated[
+        str | None, typer.Argument(help="Print this one, as TOML, to copy and change it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the plans that come with Antiphon, or print one of them.
 
     Example: antiphon lab plans
+
+    Example: antiphon lab plans stability > mine.toml
     """
+    if name is not None:
+        return _print_plan(name, as_json)
     loaded = [load_plan(name) for name in shipped_plans()]
     if as_json:
         typer.echo(json.dumps([_plan_facts(plan) for plan in loaded], indent=1))
@@ -73,6 +86,20 @@ def plans(as_json: AsJson = False) -> None:
         for name, those in waiting.items():
             line = f"{plan.name}: missing until a later version: {name} ({', '.join(those)})"
             console.print(line, markup=False, highlight=False)
+
+
+def _print_plan(name: str, as_json: bool) -> None:
+    if name not in shipped_plans():
+        raise ConfigError(
+            f"no plan {name!r} comes with Antiphon; there are {', '.join(shipped_plans())}",
+            setting="name",
+            value=name,
+        )
+    plan = load_plan(name)
+    if as_json:
+        typer.echo(json.dumps({**_plan_facts(plan), "toml": plan.text}, indent=1))
+    else:
+        typer.echo(plan.text, nl=False)
 
 
 @app.command()
@@ -102,7 +129,8 @@ def run(
     if dry_run:
         return _describe(chosen, as_json)
     directory = _free_directory(loaded.name) if out is None else out
-    _carry_out(Campaign.create(loaded, directory, quick, names), as_json)
+    campaign = Campaign.create(loaded, directory, quick, names)
+    _carry_out(campaign, campaign.other_load, as_json)
 
 
 @app.command()
@@ -114,7 +142,7 @@ def resume(
 
     Example: antiphon lab resume stability
     """
-    _carry_out(Campaign.open(directory), as_json)
+    _carry_out(Campaign.open(directory), other_load(), as_json)
 
 
 def _names(plan: Plan, protocols: str | None) -> list[str] | None:
@@ -247,8 +275,14 @@ def _needs(series: Series) -> str:
     return f"{', '.join(series.protocols)} (needs {', '.join(series.later)})"
 
 
-def _carry_out(campaign: Campaign, as_json: bool) -> None:
+def _carry_out(campaign: Campaign, busy: float, as_json: bool) -> None:
     notes = Console(stderr=True, soft_wrap=True, highlight=False)
+    if busy >= _BUSY:
+        notes.print(
+            f"warning: others use {busy:.0%} of this machine's processor time already; figures "
+            "will be theirs too. Stop them, or wait",
+            markup=False,
+        )
     runs = campaign.runs()
     progress = Progress(campaign)
     done = sum(map(campaign.done, runs))
