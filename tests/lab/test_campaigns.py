@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -108,6 +109,9 @@ def test_a_run_records_what_it_promises(tmp_path: Path) -> None:
     for name, facts in runs.items():
         assert (facts["outcome"], facts["reason"]) == ("complete", "")
         assert facts["schema_version"] == 3
+        version = {"antiphon-node": __version__, "tcp-python": platform.python_version()}
+        assert facts["versions"][facts["protocol"]] == version[facts["protocol"]]
+        assert facts["lab_core_share"] > 0
         assert facts["messages_per_second"] > 100
         assert facts["kept_until_ns"] - facts["kept_from_ns"] == 2_100_000_000
         samples = pq.read_table(out / name / "samples.parquet").to_pylist()
@@ -254,6 +258,7 @@ def test_what_cannot_run_is_absent_with_a_reason_and_the_rest_goes_on(tmp_path: 
     }
     assert by_protocol["spread"]["outcome"] == "absent"
     assert "registry" in by_protocol["spread"]["reason"]
+    assert by_protocol["spread"]["lab_core_share"] is None  # there was nothing to do
     assert by_protocol["tcp-python"]["outcome"] == "complete"
 
 
@@ -648,6 +653,7 @@ def test_paced_traffic_keeps_its_rate_and_times_every_message(tmp_path: Path) ->
     (facts,) = of_protocols(carried_out(path, out)).values()
     assert facts["outcome"] == "complete", facts["reason"]
     assert facts["rate"] == 200
+    assert facts["latency_one_in"] == 1.0
     assert facts["messages_per_second"] < 400  # what was overdue may come in a burst
     rows = pq.read_table(out / facts["run"] / "latency.parquet").to_pylist()
     sequences = [row["sequence"] for row in rows]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from antiphon.lab.protocols import REQUEST, Protocol, missing, protocol_of, unsu
 from antiphon.lab.record import RecordFailed, Report, RunFolder, facts_of
 from antiphon.lab.remote import Clock, take_clock
 from antiphon.lab.sampling import machine_usage, process_usage
-from antiphon.lab.stamps import MOST_PER_SECOND
+from antiphon.lab.stamps import MOST_PER_SECOND, STAMP_BYTES
 
 __all__ = ["conduct"]
 
@@ -44,6 +45,8 @@ HERE = Place()
 CLOCKED = ("begun_ns", "last_ns")
 # In a sample, counts of which a run keeps what they grew by in its window.
 GROWING = ("sent", "received", "skipped", "garbage_replaced", "garbage_missed")
+# What the edges of a window may add to it, as a factor. Half of all rows kept would be 2.
+EDGES = 1.5
 # A load that took less than this part of what it was to take is told.
 ENOUGH = 0.9
 # A process that does not answer for so long is stuck.
@@ -566,7 +569,17 @@ class Conducted:
             return max(1.0, self._count.received / self._timed)
         if len(self._kept) < 2:
             return None
-        return max(1.0, (self._kept[-1][1] - self._kept[0][1]) / self._timed)
+        found = (self._kept[-1][1] - self._kept[0][1]) / self._timed
+        # Messages count by when they came and rows by when they were due: where every one has its
+        # row, the window's edges are all that differs.
+        return 1.0 if self._all_timed() and found < EDGES else max(1.0, found)
+
+    def _all_timed(self) -> bool:
+        """Whether every message of the window has its times: all that are paced do, and requests,
+        unless they were too many to keep."""
+        run = self._run
+        paced = run.rate is not None and run.paced is None and run.size >= STAMP_BYTES
+        return not self._left_out() and (paced or self._variant == REQUEST)
 
     def _hosts(self) -> list[dict[str, Any]]:
         roles = [one for one in self._parties if one.role != "server"]
@@ -586,9 +599,19 @@ class Conducted:
         kind = "RLIMIT_AS" if self._link.kind == "ssh" else self._limit.kind
         return {"memory_bytes": self._limit.bytes, "by": kind}
 
+    def _version(self) -> str:
+        """Of what is adapted; empty when unknown."""
+        peer, program = self._protocol.peer, self._protocol.program
+        if peer is None:
+            return programs.version(program) if program else ""
+        if peer.distribution or self._campaign.adapter(self._run.protocol):
+            return peer.version()
+        # Loops of our own core, and what comes with Python.
+        return __version__ if self._protocol.language == "c" else platform.python_version()
+
     def _facts(self, report: Report, own_share: float) -> dict[str, Any]:
-        run, peer, program = self._run, self._protocol.peer, self._protocol.program
-        version = peer.version() if peer else programs.version(program) if program else ""
+        run = self._run
+        ran = report.outcome not in ("absent", "not_applicable")
         return {
             "campaign": self._campaign.id,
             **facts_of(run),
@@ -597,7 +620,7 @@ class Conducted:
             "kept_until_ns": self._window[1],
             "hosts": self._hosts(),
             "limits": self._limits(),
-            "versions": {"adapter": __version__, run.protocol: version},
+            "versions": {"adapter": __version__, run.protocol: self._version()},
             "load": self._load,
             "latency_one_in": self._one_in(),
             "latency_left_out": self._left_out(),
@@ -606,7 +629,7 @@ class Conducted:
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
             **report.loss,
-            "lab_core_share": own_share,
+            "lab_core_share": own_share if ran else None,
             "outcome": report.outcome,
             "reason": report.reason,
         }
