@@ -114,8 +114,8 @@ class Conducted:
                     Crew() as crew,
                     contextlib.ExitStack() as loads,
                 ):
-                    if self._plan.memory_limit is not None:
-                        self._limit = limits.enter_context(MemoryLimit(self._plan.memory_limit))
+                    if (limit := self._plan.limit_of(self._run)) is not None:
+                        self._limit = limits.enter_context(MemoryLimit(limit))
                     self._traffic(crew, places, loads)
             except RecordFailed:
                 raise
@@ -289,7 +289,7 @@ class Conducted:
     def _own_limit(self, child: Child, place: Place) -> int | None:
         """The limit that a process has to set itself, because nobody else can."""
         if self._limit is None or place.remote:
-            return self._plan.memory_limit
+            return self._plan.limit_of(self._run)
         return self._limit.add(child.pid)
 
     def _start_worker(self, crew: Crew, label: str, place: Place) -> Child:

@@ -211,6 +211,9 @@ class Series:
     delivered and the one above it."""
 
     placements: tuple[str | None, ...] = (None,)
+    memory_limit: int | None = None
+    """Bytes that each of its measured processes may have; None: as many as the plan says."""
+
     later: tuple[str, ...] = ()
     """What is still missing for it. With any, the series is listed and comes to no runs."""
 
@@ -258,6 +261,11 @@ class Plan:
     spare: tuple[Series, ...] = ()
     """Of that small plan, series that have none of its protocols: they are there again when
     `with_protocols` names one of theirs."""
+
+    def limit_of(self, run: Run) -> int | None:
+        """Bytes that each process of a run may have."""
+        own = (one.memory_limit for one in self.series if one.name == run.series)
+        return next(own, None) or self.memory_limit
 
     def quick(self) -> Plan:
         """The plan with its ``[quick]`` table applied; raises `PlanError` if it has none."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import ConfigError
+from antiphon.lab.java.programs import HEAP_BYTES
 from antiphon.lab.plan import (
     KNOWN_PROTOCOLS,
     LINK_KINDS,
@@ -816,3 +817,26 @@ def test_any_plan_comes_to_as_many_runs_as_its_lists_say_and_no_id_twice(
     runs = runs_of(load_plan(path))
     assert len(runs) == len({run.id for run in runs}) == expected
     assert max(len(run.id) for run in runs) <= 250
+
+
+def test_a_series_may_have_a_limit_of_memory_of_its_own(tmp_path: Path) -> None:
+    text = changed("repeats = 2", 'repeats = 2\nmemory_limit = "1GiB"')
+    text = text.replace('name = "second"', 'name = "second"\nmemory_limit = "64MiB"')
+    for plan in (load_plan(write(tmp_path, text)), load_plan(write(tmp_path, text)).quick()):
+        limits = {run.series: plan.limit_of(run) for run in runs_of(plan)}
+        assert limits.items() <= {"first": 2**30, "second": 2**26}.items()
+    plan = load_plan(write(tmp_path, GOOD))
+    assert {plan.limit_of(run) for run in runs_of(plan)} == {None}
+    with pytest.raises(PlanError, match=r"series\.second\.memory_limit"):
+        load_plan(write(tmp_path, text.replace('"64MiB"', "5")))
+
+
+def test_bursts_of_ours_have_as_much_memory_as_those_of_a_jvm() -> None:
+    plan = load_plan("group")
+    ours = [
+        run for run in runs_of(plan) if run.series.startswith("burst-") and "antiphon" in run.series
+    ]
+    assert {run.protocol for run in ours} == {"antiphon-group"}
+    assert {plan.limit_of(run) for run in ours} == {HEAP_BYTES}
+    others = {plan.limit_of(run) for run in runs_of(plan) if "antiphon" not in run.series}
+    assert others == {None}  # the heap is theirs
