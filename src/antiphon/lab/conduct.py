@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,6 @@ from antiphon.lab.campaign import Campaign
 from antiphon.lab.competing import Competition, garbage_order, share_as_garbage
 from antiphon.lab.counted import Count
 from antiphon.lab.delays import Delays
-from antiphon.lab.java import programs
 from antiphon.lab.java.role import JavaRole, prepared
 from antiphon.lab.latencies import latency_table
 from antiphon.lab.limits import MemoryLimit
@@ -30,11 +28,19 @@ from antiphon.lab.outcome import Seen, judge
 from antiphon.lab.parties import Party, counts_of, roles
 from antiphon.lab.places import Place, cannot_open, open_places
 from antiphon.lab.plan import Run, Workload
-from antiphon.lab.protocols import REQUEST, Protocol, missing, protocol_of, unsuited
+from antiphon.lab.protocols import (
+    REQUEST,
+    Protocol,
+    missing,
+    protocol_of,
+    unsuited,
+    version_of,
+)
 from antiphon.lab.record import RecordFailed, Report, RunFolder, facts_of
+from antiphon.lab.remarks import all_timed, loss, one_in, remarks
 from antiphon.lab.remote import Clock, take_clock
 from antiphon.lab.sampling import machine_usage, process_usage
-from antiphon.lab.stamps import MOST_PER_SECOND, STAMP_BYTES
+from antiphon.lab.stamps import MOST_PER_SECOND
 
 __all__ = ["conduct"]
 
@@ -45,10 +51,6 @@ HERE = Place()
 CLOCKED = ("begun_ns", "last_ns")
 # In a sample, counts of which a run keeps what they grew by in its window.
 GROWING = ("sent", "received", "skipped", "garbage_replaced", "garbage_missed")
-# What the edges of a window may add to it, as a factor. Half of all rows kept would be 2.
-EDGES = 1.5
-# A load that took less than this part of what it was to take is told.
-ENOUGH = 0.9
 # A process that does not answer for so long is stuck.
 ANSWER = 15.0
 JOIN = 60.0
@@ -502,20 +504,15 @@ class Conducted:
             rate, volume = (after - before) / seconds, (more - some) / seconds
         else:
             return report
-        notes = self._notes(self._skipped())
+        notes = remarks(self._run, self._load, self._skipped())
         return replace(report, rate=rate, bytes=volume, notes=notes, loss=self._loss(outcome))
 
     def _loss(self, outcome: str) -> dict[str, int | None]:
-        """What was sent and received in the window, and so lost: of protocols that lose some. What
-        is on its way at either end of the window is about the same, and cancels out."""
         if not self._protocol.lossy or self._variant == REQUEST:
             return {}
-        sent, received = self._grown("sent"), self._grown("received")
         if self._count is not None:
-            sent, received = self._count.sent, self._count.received
-        # Of a run that went wrong nobody can tell what was lost from what was never to come.
-        lost = max(0, sent - received) if outcome == "complete" else None
-        return {"sent": sent, "received": received, "lost": lost}
+            return loss(self._count.sent, self._count.received, outcome)
+        return loss(self._grown("sent"), self._grown("received"), outcome)
 
     def _grown(self, name: str) -> int:
         """What a count grew by in the window, all processes together."""
@@ -544,23 +541,6 @@ class Conducted:
             "missed": self._grown("garbage_missed"),
         }
 
-    def _notes(self, skipped: int) -> tuple[str, ...]:
-        """What whoever reads the figures should know of them."""
-        notes = []
-        if skipped:
-            paced = self._run.rate is not None
-            what = "were due and never sent" if paced else "delays were not taken"
-            notes.append(f"{skipped:,} {what}")
-        garbage = self._load.get("garbage", {})
-        wanted = garbage.get("replaced_per_second", 0.0)
-        found = garbage.get("replaced_per_second_measured", wanted)
-        if found < wanted * ENOUGH:
-            notes.append(f"the load replaced {found:,.0f} of {wanted:,.0f} objects a second")
-        share, taken = self._load["cpu_share"], self._load.get("cpu_share_measured")
-        if share is not None and taken is not None and taken < share * ENOUGH:
-            notes.append(f"the load took {taken:.0%} of the {share:.0%} of all cores it was to")
-        return tuple(notes)
-
     def _one_in(self) -> float | None:
         """How many messages of the window each row of the latencies stands for."""
         if not self._timed:
@@ -570,16 +550,7 @@ class Conducted:
         if len(self._kept) < 2:
             return None
         found = (self._kept[-1][1] - self._kept[0][1]) / self._timed
-        # Messages count by when they came and rows by when they were due: where every one has its
-        # row, the window's edges are all that differs.
-        return 1.0 if self._all_timed() and found < EDGES else max(1.0, found)
-
-    def _all_timed(self) -> bool:
-        """Whether every message of the window has its times: all that are paced do, and requests,
-        unless they were too many to keep."""
-        run = self._run
-        paced = run.rate is not None and run.paced is None and run.size >= STAMP_BYTES
-        return not self._left_out() and (paced or self._variant == REQUEST)
+        return one_in(found, all_timed(self._run, self._variant) and not self._left_out())
 
     def _hosts(self) -> list[dict[str, Any]]:
         roles = [one for one in self._parties if one.role != "server"]
@@ -599,18 +570,9 @@ class Conducted:
         kind = "RLIMIT_AS" if self._link.kind == "ssh" else self._limit.kind
         return {"memory_bytes": self._limit.bytes, "by": kind}
 
-    def _version(self) -> str:
-        """Of what is adapted; empty when unknown."""
-        peer, program = self._protocol.peer, self._protocol.program
-        if peer is None:
-            return programs.version(program) if program else ""
-        if peer.distribution or self._campaign.adapter(self._run.protocol):
-            return peer.version()
-        # Loops of our own core, and what comes with Python.
-        return __version__ if self._protocol.language == "c" else platform.python_version()
-
     def _facts(self, report: Report, own_share: float) -> dict[str, Any]:
         run = self._run
+        version = version_of(self._protocol, bool(self._campaign.adapter(run.protocol)))
         ran = report.outcome not in ("absent", "not_applicable")
         return {
             "campaign": self._campaign.id,
@@ -620,7 +582,7 @@ class Conducted:
             "kept_until_ns": self._window[1],
             "hosts": self._hosts(),
             "limits": self._limits(),
-            "versions": {"adapter": __version__, run.protocol: self._version()},
+            "versions": {"adapter": __version__, run.protocol: version},
             "load": self._load,
             "latency_one_in": self._one_in(),
             "latency_left_out": self._left_out(),

@@ -11,6 +11,7 @@ from antiphon._version import __version__
 from antiphon.lab.campaign import Campaign
 from antiphon.lab.conduct import Conducted
 from antiphon.lab.plan import load_plan
+from antiphon.lab.protocols import PROTOCOLS, version_of
 from antiphon.lab.record import RunFolder
 
 PLAN = """
@@ -20,17 +21,15 @@ kept_until = 3
 [[series]]
 name = "one"
 pattern = "one-way"
-protocols = ["{protocol}"]
+protocols = ["tcp-python"]
 sizes = [{size}]
 {keys}
 """
 
 
-def conducted(
-    folder: Path, keys: str = "", size: int = 100, protocol: str = "tcp-python"
-) -> Conducted:
+def conducted(folder: Path, keys: str, size: int) -> Conducted:
     path = folder / "mine.toml"
-    path.write_text(PLAN.format(keys=keys, size=size, protocol=protocol))
+    path.write_text(PLAN.format(keys=keys, size=size))
     campaign = Campaign.create(load_plan(path), folder / "out")
     (run,) = campaign.runs()
     return Conducted(campaign, run, RunFolder(campaign.directory, run.id))
@@ -71,6 +70,6 @@ def test_where_every_message_is_timed_a_row_stands_for_one(
     ],
 )
 def test_what_has_no_package_has_the_version_of_what_it_comes_with(
-    tmp_path: Path, protocol: str, version: str
+    protocol: str, version: str
 ) -> None:
-    assert conducted(tmp_path, protocol=protocol)._version() == version
+    assert version_of(PROTOCOLS[protocol]) == version
