@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -108,6 +109,9 @@ def test_a_run_records_what_it_promises(tmp_path: Path) -> None:
     for name, facts in runs.items():
         assert (facts["outcome"], facts["reason"]) == ("complete", "")
         assert facts["schema_version"] == 3
+        version = {"antiphon-node": __version__, "tcp-python": platform.python_version()}
+        assert facts["versions"][facts["protocol"]] == version[facts["protocol"]]
+        assert facts["lab_core_share"] > 0
         assert facts["messages_per_second"] > 100
         assert facts["kept_until_ns"] - facts["kept_from_ns"] == 2_100_000_000
         samples = pq.read_table(out / name / "samples.parquet").to_pylist()
@@ -133,6 +137,10 @@ def test_a_run_records_what_it_promises(tmp_path: Path) -> None:
         for row in latency:
             assert facts["kept_from_ns"] <= row["intended_ns"] < facts["kept_until_ns"]
             assert row["intended_ns"] <= row["sent_ns"] <= row["received_ns"]
+        took = sorted((row["received_ns"] - row["intended_ns"]) // 1000 for row in latency)
+        # The smallest that so many do not exceed.
+        expected = [took[-(-len(took) * part // 100) - 1] for part in (50, 99, 100)]
+        assert [facts[f"latency_{name}_us"] for name in ("p50", "p99", "max")] == expected
         events = pq.read_table(out / name / "events.parquet").column("event").to_pylist()
         assert events == ["start", "traffic", "stop"]
     assert (out / "plan.toml").read_text() == (tmp_path / "small.toml").read_text()
@@ -250,6 +258,7 @@ def test_what_cannot_run_is_absent_with_a_reason_and_the_rest_goes_on(tmp_path: 
     }
     assert by_protocol["spread"]["outcome"] == "absent"
     assert "registry" in by_protocol["spread"]["reason"]
+    assert by_protocol["spread"]["lab_core_share"] is None  # there was nothing to do
     assert by_protocol["tcp-python"]["outcome"] == "complete"
 
 
@@ -617,9 +626,21 @@ def test_the_bare_link_is_measured_first_and_once(tmp_path: Path) -> None:
             assert "root" in facts["reason"]
         elif check == "link-ping":
             assert pq.read_table(out / f"{check}.loopback" / "latency.parquet").num_rows > 10
+            assert 0 < facts["latency_p50_us"] <= facts["latency_p99_us"] <= facts["latency_max_us"]
         else:
             assert facts["outcome"] == "complete", facts["reason"]
             assert facts["bytes_per_second"] > 1e6
+            assert facts["messages_per_second"] * facts["size"] == pytest.approx(
+                facts["bytes_per_second"]
+            )
+            lossy = {name: facts.get(name) for name in ("sent", "received", "lost")}
+            if check == "link-tcp":
+                assert set(lossy.values()) == {None}
+            else:
+                assert 0 < lossy["received"] <= lossy["sent"]
+                assert lossy["lost"] == lossy["sent"] - lossy["received"]
+    sizes = {name: facts["size"] for name, facts in runs.items() if name.startswith("link-")}
+    assert list(sizes.values()) == [56, 65536, 1472]
     before = (out / "link-tcp.loopback" / "run.json").read_bytes()
     run_campaign(Campaign.open(out))
     assert (out / "link-tcp.loopback" / "run.json").read_bytes() == before
@@ -632,6 +653,7 @@ def test_paced_traffic_keeps_its_rate_and_times_every_message(tmp_path: Path) ->
     (facts,) = of_protocols(carried_out(path, out)).values()
     assert facts["outcome"] == "complete", facts["reason"]
     assert facts["rate"] == 200
+    assert facts["latency_one_in"] == 1.0
     assert facts["messages_per_second"] < 400  # what was overdue may come in a burst
     rows = pq.read_table(out / facts["run"] / "latency.parquet").to_pylist()
     sequences = [row["sequence"] for row in rows]

@@ -125,10 +125,29 @@ def test_what_is_lost_is_a_count_and_not_waited_for_long(tmp_path: Path, protoco
     assert run.ended == ("complete", "")
     assert run.sent() == 4000
     assert 0 < run.received() <= 4000
+    assert (run.facts["sent"], run.facts["received"]) == (4000, run.received())
+    assert run.facts["lost"] == 4000 - run.received()
     assert run.after_window() < LONG / 2
     # What was waited for has rows of its own: one ends where the messages do.
     ends = [row["time_ns"] - run.facts["kept_until_ns"] for row in run.table("samples")]
     assert any(0 <= end <= 500_000_000 for end in ends)
+
+
+def test_what_is_lost_in_a_window_is_counted_and_of_others_nothing_is_said(tmp_path: Path) -> None:
+    keys = one_way("udp-python", "").replace('"udp-python"', '"udp-python", "tcp-python"')
+    runs = {run.facts["protocol"]: run for run in carried_out(tmp_path, keys)}
+    facts = runs["udp-python"].facts
+    assert runs["udp-python"].ended == ("complete", "")
+    grown = {"sent": 0, "received": 0}
+    for role in ("reader", "writer"):
+        samples = runs["udp-python"].table("samples")
+        kept = [row for row in samples if row["kept"] and row["role"] == role]
+        for name in grown:
+            grown[name] += kept[-1][f"{name}_messages"] - kept[0][f"{name}_messages"]
+    assert grown["received"] > 0
+    assert {name: facts[name] for name in grown} == grown
+    assert facts["lost"] == max(0, grown["sent"] - grown["received"])
+    assert not {"sent", "received", "lost"} & runs["tcp-python"].facts.keys()
 
 
 def test_a_row_from_before_the_first_message_lets_all_of_them_count(tmp_path: Path) -> None:

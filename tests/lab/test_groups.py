@@ -11,7 +11,8 @@ import pytest
 
 from antiphon.cli.main import main
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("java", "jgroups")]
+pytestmark = pytest.mark.timeout(180)
+JGROUPS = pytest.mark.needs("java", "jgroups")  # ours needs neither
 
 PLAN = """
 name = "groups"
@@ -45,7 +46,14 @@ def carried_out(
     return [json.loads(one.read_text()) for one in sorted(out.glob("all*/run.json"))]
 
 
-@pytest.mark.parametrize("protocol", ["antiphon-group", "jgroups-udp", "jgroups-tcp"])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "antiphon-group",
+        pytest.param("jgroups-udp", marks=JGROUPS),
+        pytest.param("jgroups-tcp", marks=JGROUPS),
+    ],
+)
 @pytest.mark.parametrize(
     ("pattern", "more", "senders"),
     [
@@ -68,6 +76,7 @@ def test_every_message_reaches_every_other_member(
     assert [row["received_messages"] for row in members] == [sum(sent) - own for own in sent]
 
 
+@JGROUPS
 @pytest.mark.parametrize("stack", ["paper-udp", "paper-udp-fc", "paper-tcp"])
 def test_the_stacks_of_the_paper(tmp_path: Path, stack: str) -> None:
     protocol = "jgroups-tcp" if "tcp" in stack else "jgroups-udp"
@@ -99,6 +108,7 @@ def test_a_stack_that_is_gone_and_a_protocol_without_groups_say_so(tmp_path: Pat
     assert "groups" in by_protocol["pyzmq"]["reason"]
 
 
+@JGROUPS
 @pytest.mark.parametrize("protocol", ["jgroups-udp", "jgroups-tcp"])
 def test_one_member_may_be_slow(tmp_path: Path, protocol: str) -> None:
     more = 'nodes = [3]\nworkloads = ["slow"]'
@@ -112,6 +122,7 @@ def test_one_member_may_be_slow(tmp_path: Path, protocol: str) -> None:
     assert last["node-1"] > 0
 
 
+@JGROUPS
 def test_the_views_of_a_group_are_events(tmp_path: Path) -> None:
     (facts,) = carried_out(tmp_path, "1-n", f"nodes = [3]\n{COUNTED}", "jgroups-tcp")
     events = pq.read_table(tmp_path / "out" / facts["run"] / "events.parquet").to_pylist()
@@ -126,6 +137,7 @@ def list_of(views: list[dict[str, Any]], role: str) -> list[str]:
     return [row["text"] for row in views if row["role"] == role]
 
 
+@JGROUPS
 def test_more_than_fits_in_memory_is_an_outcome_and_the_table_says_what_did(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import psutil
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from antiphon.cli.lab_table import print_results, told
 from antiphon.errors import ConfigError
-from antiphon.lab.bursts import Burst, bursts
+from antiphon.lab.bursts import bursts
 from antiphon.lab.campaign import Campaign
+from antiphon.lab.hosts import other_load
+from antiphon.lab.link_runs import link_runs
 from antiphon.lab.plan import (
     Plan,
     Run,
@@ -46,24 +48,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-# What may tell one run from another in the table at the end.
-_KEYS = (
-    "series", "variant", "stack", "pattern", "workload", "link", "placement", "size", "nodes",
-    "senders", "threads", "streams", "rate", "messages", "repeat",
-)  # fmt: skip
-_NUMBERS = ("size", "nodes", "senders", "threads", "streams", "rate", "messages", "repeat")
-_COMMON = ("pattern", "workload", "link", "size", "rate", "messages")  # worth telling of all runs
-_WORDS = {"workload": "load", "rate": "rate/s"}
+# The share of all cores from which on others are told to be in the way.
+_BUSY = 0.10
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @app.command()
-def plans(as_json: AsJson = False) -> None:
-    """List the plans that come with Antiphon.
+def plans(
+    name: Annotated[
+        str | None, typer.Argument(help="Print this one, as TOML, to copy and change it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the plans that come with Antiphon, or print one of them.
 
     Example: antiphon lab plans
+
+    Example: antiphon lab plans stability > mine.toml
     """
+    if name is not None:
+        return _print_plan(name, as_json)
     loaded = [load_plan(name) for name in shipped_plans()]
     if as_json:
         typer.echo(json.dumps([_plan_facts(plan) for plan in loaded], indent=1))
@@ -81,6 +86,20 @@ def plans(as_json: AsJson = False) -> None:
         for name, those in waiting.items():
             line = f"{plan.name}: missing until a later version: {name} ({', '.join(those)})"
             console.print(line, markup=False, highlight=False)
+
+
+def _print_plan(name: str, as_json: bool) -> None:
+    if name not in shipped_plans():
+        raise ConfigError(
+            f"no plan {name!r} comes with Antiphon; there are {', '.join(shipped_plans())}",
+            setting="name",
+            value=name,
+        )
+    plan = load_plan(name)
+    if as_json:
+        typer.echo(json.dumps({**_plan_facts(plan), "toml": plan.text}, indent=1))
+    else:
+        typer.echo(plan.text, nl=False)
 
 
 @app.command()
@@ -110,7 +129,8 @@ def run(
     if dry_run:
         return _describe(chosen, as_json)
     directory = _free_directory(loaded.name) if out is None else out
-    _carry_out(Campaign.create(loaded, directory, quick, names), as_json)
+    campaign = Campaign.create(loaded, directory, quick, names)
+    _carry_out(campaign, campaign.other_load, as_json)
 
 
 @app.command()
@@ -122,7 +142,7 @@ def resume(
 
     Example: antiphon lab resume stability
     """
-    _carry_out(Campaign.open(directory), as_json)
+    _carry_out(Campaign.open(directory), other_load(), as_json)
 
 
 def _names(plan: Plan, protocols: str | None) -> list[str] | None:
@@ -255,8 +275,14 @@ def _needs(series: Series) -> str:
     return f"{', '.join(series.protocols)} (needs {', '.join(series.later)})"
 
 
-def _carry_out(campaign: Campaign, as_json: bool) -> None:
+def _carry_out(campaign: Campaign, busy: float, as_json: bool) -> None:
     notes = Console(stderr=True, soft_wrap=True, highlight=False)
+    if busy >= _BUSY:
+        notes.print(
+            f"warning: others use {busy:.0%} of this machine's processor time already; figures "
+            "will be theirs too. Stop them, or wait",
+            markup=False,
+        )
     runs = campaign.runs()
     progress = Progress(campaign)
     done = sum(map(campaign.done, runs))
@@ -270,10 +296,7 @@ def _carry_out(campaign: Campaign, as_json: bool) -> None:
 
     def end(report: Report) -> None:
         progress.end(report.run)
-        what = report.outcome if not report.reason else f"{report.outcome}: {report.reason}"
-        if report.rate:
-            what += f", {report.bytes / 1e6:,.0f} MB/s, {report.rate:,.0f} messages/s"
-        notes.print("; ".join([f"      {what}", *report.notes]), markup=False)
+        notes.print(f"      {told(report)}", markup=False)
 
     try:
         with _ended_by_sigterm():
@@ -301,95 +324,17 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _summarise(campaign: Campaign, as_json: bool) -> None:
     """All of the campaign, those runs included that were done before."""
-    runs = [*campaign.runs(), *campaign.searched()]
-    done = [campaign.outcome(run) for run in runs]
+    done = [campaign.outcome(run) for run in (*campaign.runs(), *campaign.searched())]
+    links = [campaign.outcome(run) for run in link_runs(campaign)]
     if as_json:
         facts = {
             "campaign": campaign.id,
             "directory": str(campaign.directory),
+            "links": links,
             "runs": done,
             "bursts": [one.facts() for one in bursts(campaign.plan, done)],
             "later": _later(campaign.plan),
         }
         typer.echo(json.dumps(facts, indent=1))
         return
-    apart, same = _told_apart(done)
-    table = Table(box=None, pad_edge=False)
-    for name in ("protocol", *apart):
-        table.add_column(_WORDS.get(name, name), no_wrap=True, justify=_side(name in _NUMBERS))
-    for name in ("MB/s", "messages/s"):
-        table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("outcome", overflow="fold")
-    for one in sorted(done, key=lambda facts: (facts["series"], facts["protocol"], facts["run"])):
-        measured = one["outcome"] == "complete"
-        table.add_row(
-            one["protocol"],
-            *(_key(one.get(name)) for name in apart),
-            f"{one['bytes_per_second'] / 1e6:,.1f}" if measured else "",
-            f"{one['messages_per_second']:,.0f}" if measured else "",
-            _ending(one),
-        )
-    for series in campaign.plan.series:
-        for protocol in series.protocols if series.later else ():
-            why = f"missing until a later version ({series.name} needs {', '.join(series.later)})"
-            table.add_row(protocol, *("" for _ in apart), "", "", why)
-    console = _wide_enough()
-    if same:
-        line = ", ".join(f"{_WORDS.get(name, name)} {_key(value)}" for name, value in same.items())
-        console.print(f"all runs: {line}", markup=False, highlight=False)
-    console.print(table)
-    if found := bursts(campaign.plan, done):
-        console.print(_burst_table(found))
-
-
-def _wide_enough() -> Console:
-    """A terminal is as wide as it is; a file need not break lines."""
-    console = Console(soft_wrap=True)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
-
-
-def _told_apart(done: list[dict[str, Any]]) -> tuple[list[str], dict[str, Any]]:
-    """Keys in which runs of one protocol differ, and what is the same of all runs."""
-    apart: list[str] = []
-    same: dict[str, Any] = {}
-    for name in _KEYS:
-        values: dict[str, set[Any]] = {}
-        for one in done:
-            values.setdefault(one["protocol"], set()).add(one.get(name))
-        if any(len(own) > 1 for own in values.values()):
-            apart.append(name)
-        elif name in _COMMON and len(every := set().union(*values.values())) == 1:
-            same[name] = every.pop()
-    same = {name: value for name, value in same.items() if value is not None}
-    return apart, same
-
-
-def _key(value: Any) -> str:
-    if isinstance(value, int | float):
-        return f"{value:,.0f}" if value == int(value) else f"{value:,}"
-    return "" if value is None else str(value)
-
-
-def _side(number: bool) -> Literal["left", "right"]:
-    return "right" if number else "left"
-
-
-def _ending(facts: dict[str, Any]) -> str:
-    if facts["reason"]:
-        return f"{facts['outcome']}: {facts['reason']}"
-    skipped = facts.get("latency_skipped", 0)
-    # Without a rate only those that carry their times are due at all.
-    what = "delays not taken" if facts.get("rate") is None else "never sent"
-    return f"{facts['outcome']}; {skipped:,} {what}" if skipped else str(facts["outcome"])
-
-
-def _burst_table(found: list[Burst]) -> Table:
-    """How many messages in one go were all delivered, and what became of more."""
-    table = Table("series", "protocol", "nodes", "size", "fits", "beyond that", box=None)
-    for one in found:
-        keys = one.keys
-        name = keys["protocol"] if keys["stack"] is None else f"{keys['protocol']} {keys['stack']}"
-        beyond = f"{one.above:,}: {one.ended}: {one.reason}" if one.above else "not tried"
-        more = (str(keys["nodes"]), str(keys["size"]), f"{one.fits:,}", beyond)
-        table.add_row(keys["series"], name, *more)
-    return table
+    print_results(campaign.plan, done, links)

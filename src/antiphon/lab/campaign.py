@@ -10,6 +10,7 @@ import datetime
 import fcntl
 import json
 import os
+import platform
 import secrets
 import shlex
 import shutil
@@ -20,9 +21,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from antiphon.errors import AntiphonError, ConfigError
+from antiphon.lab.bench.machine import describe_machine
 from antiphon.lab.bursts import search
 from antiphon.lab.hosts import machine_facts
-from antiphon.lab.plan import Plan, Run, load_plan, runs_of
+from antiphon.lab.plan import Plan, Run, load_plan, runs_of, shipped_plans
 from antiphon.lab.record import PARTIAL, SCHEMA_VERSION, RecordFailed, write_json
 from antiphon.lab.workloads.garbage import GarbageSettings
 
@@ -32,6 +34,8 @@ _FACTS = "campaign.json"
 _MACHINE = "machine.json"
 _LOCK = ".lock"
 _ADAPTERS = "adapters"
+# What a machine is told from another by.
+_SAME = ("host", "cpu", "cores")
 
 
 class CampaignError(AntiphonError):
@@ -100,18 +104,21 @@ class Campaign:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """One that was begun."""
+        """One that was begun, on this machine: its figures are compared with each other."""
         try:
             facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
             quick, protocols = bool(facts["quick"]), facts["protocols"]
             plan = load_plan(directory / "plan.toml", called=facts["plan"])
-        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+            machine = json.loads((directory / _MACHINE).read_text(encoding="utf-8"))
+            began_on = {name: machine.get(name) for name in _SAME}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             raise ConfigError(
                 f"{directory} holds no campaign that can be resumed ({error}); give a directory "
                 "that antiphon lab run has made",
                 setting="directory",
                 value=str(directory),
             ) from error
+        _refuse_another(began_on, directory, facts["plan"])
         return cls(directory, _applied(plan, quick, protocols), facts)
 
     @property
@@ -142,6 +149,12 @@ class Campaign:
         found = {name: asdict(one) for name, one in settings.items()}
         self._facts |= {"garbage": found, "garbage_use": dict(use)}
         write_json(self.directory / _FACTS, self._facts)
+
+    @property
+    def other_load(self) -> float:
+        """The share of all cores that others had in use when the campaign was made."""
+        facts = json.loads((self.directory / _MACHINE).read_text(encoding="utf-8"))
+        return float(facts.get("other_load") or 0.0)
 
     def hosts(self) -> Mapping[str, Any]:
         """What is known of the machines that are reached by SSH, by the names that plans give."""
@@ -206,6 +219,25 @@ class Campaign:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _refuse_another(began_on: Mapping[str, Any], directory: Path, plan: str) -> None:
+    """Raise `ConfigError` unless this is the machine that a campaign was begun on."""
+    here = {"host": platform.node(), **describe_machine().facts()}
+    if all(began_on[name] in (None, here[name]) for name in _SAME):
+        return
+
+    def words(facts: Mapping[str, Any]) -> str:
+        return f"{facts['host']} ({facts['cpu']}, {facts['cores']} cores)"
+
+    again = plan if plan in shipped_plans() else shlex.quote(str(directory / "plan.toml"))
+    raise ConfigError(
+        f"the campaign in {directory} was begun on {words(began_on)}, and this is {words(here)}: "
+        "figures of two machines cannot be compared; go on there, or make a new campaign here, "
+        f"with antiphon lab run {again} --out DIR",
+        setting="directory",
+        value=str(directory),
+    )
 
 
 def _taken(directory: Path) -> str:

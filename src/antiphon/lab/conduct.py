@@ -10,6 +10,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -19,7 +20,7 @@ from antiphon.lab.bench.processes import Child, Crew, WorkerFailed, WorkerTimeou
 from antiphon.lab.campaign import Campaign
 from antiphon.lab.competing import Competition, garbage_order, share_as_garbage
 from antiphon.lab.counted import Count
-from antiphon.lab.java import programs
+from antiphon.lab.delays import Delays
 from antiphon.lab.java.role import JavaRole, prepared
 from antiphon.lab.latencies import latency_table
 from antiphon.lab.limits import MemoryLimit
@@ -27,8 +28,16 @@ from antiphon.lab.outcome import Seen, judge
 from antiphon.lab.parties import Party, counts_of, roles
 from antiphon.lab.places import Place, cannot_open, open_places
 from antiphon.lab.plan import Run, Workload
-from antiphon.lab.protocols import REQUEST, Protocol, missing, protocol_of, unsuited
+from antiphon.lab.protocols import (
+    REQUEST,
+    Protocol,
+    missing,
+    protocol_of,
+    unsuited,
+    version_of,
+)
 from antiphon.lab.record import RecordFailed, Report, RunFolder, facts_of
+from antiphon.lab.remarks import all_timed, loss, one_in, remarks
 from antiphon.lab.remote import Clock, take_clock
 from antiphon.lab.sampling import machine_usage, process_usage
 from antiphon.lab.stamps import MOST_PER_SECOND
@@ -41,9 +50,7 @@ HERE = Place()
 # In a sample, the times that are a process's own.
 CLOCKED = ("begun_ns", "last_ns")
 # In a sample, counts of which a run keeps what they grew by in its window.
-GROWING = ("skipped", "garbage_replaced", "garbage_missed")
-# A load that took less than this part of what it was to take is told.
-ENOUGH = 0.9
+GROWING = ("sent", "received", "skipped", "garbage_replaced", "garbage_missed")
 # A process that does not answer for so long is stuck.
 ANSWER = 15.0
 JOIN = 60.0
@@ -85,6 +92,7 @@ class Conducted:
         self._window = (0, 0)
         self._kept: list[tuple[int, int, int]] = []  # time, messages, bytes
         self._timed = 0
+        self._delays = Delays()
         self._flowing = False
         self._load: dict[str, Any] = {"cpu_share": None}
         self._competition: Competition | None = None
@@ -108,8 +116,8 @@ class Conducted:
                     Crew() as crew,
                     contextlib.ExitStack() as loads,
                 ):
-                    if self._plan.memory_limit is not None:
-                        self._limit = limits.enter_context(MemoryLimit(self._plan.memory_limit))
+                    if (limit := self._plan.limit_of(self._run)) is not None:
+                        self._limit = limits.enter_context(MemoryLimit(limit))
                     self._traffic(crew, places, loads)
             except RecordFailed:
                 raise
@@ -283,7 +291,7 @@ class Conducted:
     def _own_limit(self, child: Child, place: Place) -> int | None:
         """The limit that a process has to set itself, because nobody else can."""
         if self._limit is None or place.remote:
-            return self._plan.memory_limit
+            return self._plan.limit_of(self._run)
         return self._limit.add(child.pid)
 
     def _start_worker(self, crew: Crew, label: str, place: Place) -> Child:
@@ -475,6 +483,7 @@ class Conducted:
                     party.last["left out before"] = answer["left_out"]
                 found = latency_table(answer, index, self._window, offsets)
                 self._timed += found.num_rows
+                self._delays.add(found, offsets)
                 self._folder.add_table("latency", found)
                 # What did not fit the answer is in the next one, and after the last there is none.
                 if not (last and answer["left"]):
@@ -486,15 +495,24 @@ class Conducted:
 
     def _report(self, outcome: str, reason: str) -> Report:
         self._note_load()
-        notes = self._notes(self._skipped())
+        report = Report(self._run, outcome, reason, delays=self._delays.facts())
         if self._count is not None:
-            return Report(self._run, outcome, reason, *self._count.rates(), notes)
-        if len(self._kept) < 2:
-            return Report(self._run, outcome, reason)
-        (first, before, some), (last, after, more) = self._kept[0], self._kept[-1]
-        seconds = max(1, last - first) / NANOS
-        rate, volume = (after - before) / seconds, (more - some) / seconds
-        return Report(self._run, outcome, reason, rate, volume, notes)
+            rate, volume = self._count.rates()
+        elif len(self._kept) >= 2:
+            (first, before, some), (last, after, more) = self._kept[0], self._kept[-1]
+            seconds = max(1, last - first) / NANOS
+            rate, volume = (after - before) / seconds, (more - some) / seconds
+        else:
+            return report
+        notes = remarks(self._run, self._load, self._skipped())
+        return replace(report, rate=rate, bytes=volume, notes=notes, loss=self._loss(outcome))
+
+    def _loss(self, outcome: str) -> dict[str, int | None]:
+        if not self._protocol.lossy or self._variant == REQUEST:
+            return {}
+        if self._count is not None:
+            return loss(self._count.sent, self._count.received, outcome)
+        return loss(self._grown("sent"), self._grown("received"), outcome)
 
     def _grown(self, name: str) -> int:
         """What a count grew by in the window, all processes together."""
@@ -523,23 +541,6 @@ class Conducted:
             "missed": self._grown("garbage_missed"),
         }
 
-    def _notes(self, skipped: int) -> tuple[str, ...]:
-        """What whoever reads the figures should know of them."""
-        notes = []
-        if skipped:
-            paced = self._run.rate is not None
-            what = "were due and never sent" if paced else "delays were not taken"
-            notes.append(f"{skipped:,} {what}")
-        garbage = self._load.get("garbage", {})
-        wanted = garbage.get("replaced_per_second", 0.0)
-        found = garbage.get("replaced_per_second_measured", wanted)
-        if found < wanted * ENOUGH:
-            notes.append(f"the load replaced {found:,.0f} of {wanted:,.0f} objects a second")
-        share, taken = self._load["cpu_share"], self._load.get("cpu_share_measured")
-        if share is not None and taken is not None and taken < share * ENOUGH:
-            notes.append(f"the load took {taken:.0%} of the {share:.0%} of all cores it was to")
-        return tuple(notes)
-
     def _one_in(self) -> float | None:
         """How many messages of the window each row of the latencies stands for."""
         if not self._timed:
@@ -548,7 +549,8 @@ class Conducted:
             return max(1.0, self._count.received / self._timed)
         if len(self._kept) < 2:
             return None
-        return max(1.0, (self._kept[-1][1] - self._kept[0][1]) / self._timed)
+        found = (self._kept[-1][1] - self._kept[0][1]) / self._timed
+        return one_in(found, all_timed(self._run, self._variant) and not self._left_out())
 
     def _hosts(self) -> list[dict[str, Any]]:
         roles = [one for one in self._parties if one.role != "server"]
@@ -569,8 +571,9 @@ class Conducted:
         return {"memory_bytes": self._limit.bytes, "by": kind}
 
     def _facts(self, report: Report, own_share: float) -> dict[str, Any]:
-        run, peer, program = self._run, self._protocol.peer, self._protocol.program
-        version = peer.version() if peer else programs.version(program) if program else ""
+        run = self._run
+        version = version_of(self._protocol, bool(self._campaign.adapter(run.protocol)))
+        ran = report.outcome not in ("absent", "not_applicable")
         return {
             "campaign": self._campaign.id,
             **facts_of(run),
@@ -584,9 +587,11 @@ class Conducted:
             "latency_one_in": self._one_in(),
             "latency_left_out": self._left_out(),
             "latency_skipped": self._skipped(),
+            **report.delays,
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
-            "lab_core_share": own_share,
+            **report.loss,
+            "lab_core_share": own_share if ran else None,
             "outcome": report.outcome,
             "reason": report.reason,
         }

@@ -20,7 +20,7 @@ from antiphon.lab.java import programs
 from antiphon.lab.places import cannot_open, open_places
 from antiphon.lab.plan import Link
 
-__all__ = ["host_facts", "machine_facts"]
+__all__ = ["host_facts", "machine_facts", "other_load"]
 
 WORKER = "antiphon.lab.worker"
 PATIENCE = 60.0
@@ -72,12 +72,13 @@ def machine_facts() -> dict[str, Any]:
         "java": programs.java_version(),
         "governor": governed,
         "load_average": list(os.getloadavg()),
-        "other_load": _other_load(machine.cores),
+        "other_load": other_load(),
     }
 
 
-def _other_load(cores: int) -> float:
+def other_load() -> float:
     """The share of all cores that is in use while this process waits."""
+    cores = len(os.sched_getaffinity(0))
     busy, begun = busy_seconds(), time.monotonic()
     time.sleep(_WATCH_SECONDS)
     return round(share_of_others(busy_seconds() - busy, 0.0, time.monotonic() - begun, cores), 3)

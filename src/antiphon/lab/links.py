@@ -2,7 +2,8 @@
 
 Each has two halves, for processes at the two ends of the link. Run as ``python -m
 antiphon.lab.links`` it is such a process; ``bench.orders`` says how it is spoken to, and
-``link_runs`` does so. Its orders are
+``link_runs`` does so. TCP and UDP go by loops in the core, as those of ``tcp-c`` and ``udp-c`` do:
+what Python can do would be no measure of a link that others use better. Its orders are
 
 ====================  ===========================================================================
 ``clock``             this machine's clock
@@ -17,21 +18,37 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import time
 from typing import Any
 
-from antiphon._core import raw_stream_receive, raw_stream_send
+from antiphon._core import (
+    raw_datagrams_receive,
+    raw_datagrams_send,
+    raw_stream_receive,
+    raw_stream_send,
+)
 from antiphon.lab.bench.orders import Connectable, Orders, carry_out
+from antiphon.lab.peers.base import payload_of
+from antiphon.lab.peers.udp_python import BUFFER_BYTES
+from antiphon.lab.stamps import MARK, STAMP_BYTES
 
-__all__ = ["LinkEnd", "ping", "receive_datagrams", "send_datagrams"]
+__all__ = ["SIZES", "LinkEnd", "ping", "receive_datagrams", "send_datagrams"]
 
 _ECHO, _REPLY = 8, 0
 _HEADER = struct.Struct("!BBHHH")
 _PACE = 0.002
+ECHO = 56
 CHUNK = 65536
 DATAGRAM = 1472
+SIZES = {"link-ping": ECHO, "link-tcp": CHUNK, "link-udp": DATAGRAM}
+"""Bytes of what each check sends, without headers: an echo, one write, a datagram."""
+
+# Datagrams between two looks at the clock, and seconds between two at what has come.
+BURST = 256
+SLICE = 0.02
 # Beyond the time for which is sent: to connect, and for what is under way.
 GRACE = 10.0
 # A sender that is silent for so long has nothing more.
@@ -60,8 +77,8 @@ def ping(host: str, seconds: float) -> list[tuple[int, int]]:
         sequence = 0
         while time.monotonic() < until:
             sequence = (sequence + 1) & 0xFFFF
-            empty = _HEADER.pack(_ECHO, 0, 0, number, sequence) + bytes(56)
-            message = _HEADER.pack(_ECHO, 0, _checksum(empty), number, sequence) + bytes(56)
+            empty = _HEADER.pack(_ECHO, 0, 0, number, sequence) + bytes(ECHO)
+            message = _HEADER.pack(_ECHO, 0, _checksum(empty), number, sequence) + bytes(ECHO)
             sent = time.monotonic_ns()
             raw.sendto(message, (host, 0))
             came = _await_reply(raw, number, sequence)
@@ -88,14 +105,13 @@ def _await_reply(raw: socket.socket, number: int, sequence: int) -> int | None:
 
 def send_datagrams(address: tuple[str, int], seconds: float) -> int:
     """As many as go, then some empty ones, which say that it was all. How many there were."""
-    data, sent = bytes(DATAGRAM), 0
+    data, sent = payload_of(DATAGRAM), 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as writer:
         writer.connect(address)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            for _ in range(64):
-                writer.send(data)
-            sent += 64
+            raw_datagrams_send(writer.fileno(), data, BURST)
+            sent += BURST
         for _ in range(5):
             time.sleep(PAUSE)
             with contextlib.suppress(ConnectionRefusedError):  # one got there, and that was enough
@@ -105,23 +121,22 @@ def send_datagrams(address: tuple[str, int], seconds: float) -> int:
 
 def receive_datagrams(reader: socket.socket, seconds: float) -> tuple[int, float]:
     """Until the sender says that it was all: how many came, and how long that took."""
-    reader.settimeout(SILENCE)
-    buffer = bytearray(DATAGRAM)
-    received, first, last = 0, 0.0, 0.0
+    received, first, last = 0, 0, 0
     deadline = time.monotonic() + seconds + GRACE
-    while time.monotonic() < deadline:
-        try:
-            size = reader.recv_into(buffer)
-        except TimeoutError:
-            if received:
-                break
-            continue
-        if not size:
+    if not select.select([reader], [], [], seconds + GRACE)[0]:
+        return 0, 0.0
+    first = last = time.monotonic_ns()
+    while time.monotonic() < deadline and time.monotonic_ns() - last < SILENCE * 1e9:
+        # An empty one is of another size than those that count. None of these is marked.
+        count, _, others, when, _ = raw_datagrams_receive(
+            reader.fileno(), DATAGRAM, SLICE, MARK, STAMP_BYTES
+        )
+        if count > others:
+            received += count - others
+            last = when
+        if others:
             break
-        last = time.monotonic()
-        first = first or last
-        received += 1
-    return received, last - first
+    return received, (last - first) / 1e9
 
 
 class LinkEnd(Orders):
@@ -148,6 +163,7 @@ class LinkEnd(Orders):
             self._socket = socket.create_server((host, 0), backlog=1)
         else:
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
             self._socket.bind((host, 0))
         return {"port": self._socket.getsockname()[1]}
 

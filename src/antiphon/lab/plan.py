@@ -211,6 +211,9 @@ class Series:
     delivered and the one above it."""
 
     placements: tuple[str | None, ...] = (None,)
+    memory_limit: int | None = None
+    """Bytes that each of its measured processes may have; None: as many as the plan says."""
+
     later: tuple[str, ...] = ()
     """What is still missing for it. With any, the series is listed and comes to no runs."""
 
@@ -255,6 +258,15 @@ class Plan:
     reduced: bool = False
     """Whether this is that small plan."""
 
+    spare: tuple[Series, ...] = ()
+    """Of that small plan, series that have none of its protocols: they are there again when
+    `with_protocols` names one of theirs."""
+
+    def limit_of(self, run: Run) -> int | None:
+        """Bytes that each process of a run may have."""
+        own = (one.memory_limit for one in self.series if one.name == run.series)
+        return next(own, None) or self.memory_limit
+
     def quick(self) -> Plan:
         """The plan with its ``[quick]`` table applied; raises `PlanError` if it has none."""
         if self.reduced:
@@ -272,7 +284,8 @@ class Plan:
         Series that have none of them are dropped. Raises `PlanError` for a name that is in no
         series of the plan.
         """
-        offered = list(dict.fromkeys(name for series in self.series for name in _offer(series)))
+        every = (*self.series, *self.spare)
+        offered = list(dict.fromkeys(name for series in every for name in _offer(series)))
         for name in names or [""]:
             if name not in offered:
                 raise PlanError(
@@ -470,10 +483,10 @@ def _offer(series: Series) -> tuple[str, ...]:
 def _narrowed(plan: Plan, names: Collection[str]) -> Plan:
     chosen = [
         replace(series, protocols=protocols, offered=_offer(series))
-        for series in plan.series
+        for series in (*plan.series, *plan.spare)
         if (protocols := tuple(name for name in _offer(series) if name in names))
     ]
-    return replace(plan, series=tuple(chosen))
+    return replace(plan, series=tuple(chosen), spare=())
 
 
 def _cells(plan: Plan, series: Series) -> Iterator[Run]:

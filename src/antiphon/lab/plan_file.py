@@ -44,7 +44,14 @@ def read_plan(path: Path, known: Collection[str], called: str | None = None) -> 
     small = plan_of(faults, changed, name, known)
     faults.end()
     series = _reduced(small.series, plan.series, protocols)
-    small = replace(small, series=series, text=source, folder=path.parent, reduced=True)
+    small = replace(
+        small,
+        series=tuple(one for one in series if one.protocols),
+        spare=tuple(one for one in series if not one.protocols),
+        text=source,
+        folder=path.parent,
+        reduced=True,
+    )
     return replace(plan, small=small)
 
 
@@ -76,7 +83,8 @@ def _parse(path: Path) -> tuple[str, Document, dict[Keys, int]]:
 def _quick(
     faults: Faults, document: Document, plan: Plan
 ) -> tuple[Document, dict[str, tuple[str, ...]]]:
-    """The document with ``[quick]`` applied, and of each series that stays its protocols."""
+    """The document with ``[quick]`` applied, and of each series that stays its protocols; those of
+    a series that has none of them are none."""
     table = Table(faults, document["quick"], ("quick",))
     for key in _QUICK_KEYS:
         table.get(key, lambda value: None, None)
@@ -99,9 +107,9 @@ def _quick(
         reader = values.listed(values.choice(one.protocols, "a protocol of the series"))
         default = tuple(name for name in one.protocols if name in chosen)
         picked = own.get("protocols", reader, one.protocols if one.later else default)
-        if picked and one.name not in left_out:
+        if one.name not in left_out:
             protocols[one.name] = picked
-    if not protocols:
+    if not any(protocols.values()):
         table.wrong("protocols", "no series is left; name protocols that they have", names)
 
     changed = {key: value for key, value in document.items() if key != "quick"}

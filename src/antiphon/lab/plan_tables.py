@@ -42,6 +42,9 @@ _LARGEST = 2**30
 _PLAN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 
 
+_LIMIT = values.size(2**20, 2**50)
+
+
 def plan_of(faults: Faults, document: Document, stem: str, known: Collection[str]) -> Plan:
     top = Table(faults, document, ())
     name = top.get("name", values.text, stem)
@@ -55,7 +58,7 @@ def plan_of(faults: Faults, document: Document, stem: str, known: Collection[str
     pinned = top.get("pinned", values.flag, False)
     handlers = top.get("handlers", values.whole(1, 32), None)
     scheduling = top.get("scheduling", values.choice(SCHEDULING, "a scheduling class"), "other")
-    memory_limit = top.get("memory_limit", values.size(2**20, 2**50), None)
+    memory_limit = top.get("memory_limit", _LIMIT, None)
     times = _times(top)
     collector = _gc(top.table("gc"))
     workloads = _workloads(top.table("workloads"))
@@ -295,6 +298,7 @@ def _one_series(
         paced=table.get("paced", values.whole(1, 1024), None),
         search=table.get("search", values.whole(0, 30), 0),
         placements=table.get("placements", names, (None,)),
+        memory_limit=table.get("memory_limit", _LIMIT, None),
         later=later,
     )
     table.end()

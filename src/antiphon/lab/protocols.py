@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import platform
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from antiphon._version import __version__
 from antiphon.lab.java import programs
 from antiphon.lab.peers import (
     MORE_PEERS,
@@ -33,6 +35,7 @@ __all__ = [
     "open_requests",
     "protocol_of",
     "unsuited",
+    "version_of",
 ]
 
 REQUEST = "request"
@@ -149,6 +152,16 @@ def missing(protocol: Protocol, variant: str = "", stack: str = "") -> str:
     peer = REQUEST_PEERS[protocol.requests] if variant == REQUEST else protocol.peer
     # The benchmark has other names for some.
     return replace(peer, name=protocol.name).missing("" if variant == REQUEST else variant)
+
+
+def version_of(protocol: Protocol, own: bool = False) -> str:
+    """Of what is adapted; empty when unknown, as of what a plan brings along (``own``)."""
+    if protocol.peer is None:
+        return programs.version(protocol.program) if protocol.program else ""
+    if protocol.peer.distribution or own:
+        return protocol.peer.version()
+    # Loops of our own core, and what comes with Python.
+    return __version__ if protocol.language == "c" else platform.python_version()
 
 
 def unsuited(protocol: Protocol, run: Run, workload: Workload) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,9 @@ def write_json(path: Path, facts: Mapping[str, Any]) -> None:
 class Report:
     """What is told of a run when it is over; ``rate`` and ``bytes`` per second of the window.
 
-    ``notes`` are what whoever reads these figures should know.
+    ``delays`` and ``loss`` are keys of ``run.json``: how long messages took, and what became of
+    those that may get lost; the latter empty where none may. ``notes`` are what whoever reads these
+    figures should know.
     """
 
     run: Run
@@ -167,6 +169,8 @@ class Report:
     rate: float = 0.0
     bytes: float = 0.0
     notes: tuple[str, ...] = ()
+    delays: Mapping[str, int | None] = field(default_factory=dict)
+    loss: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class RunFolder:

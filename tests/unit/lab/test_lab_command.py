@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.cli import lab
 from antiphon.cli.main import main
+from antiphon.lab import hosts
+from antiphon.lab.plan import load_plan, runs_of, shipped_plans
 
 PLAN = """
 title = "Now and later"
@@ -189,7 +192,10 @@ def test_the_table_at_the_end_tells_runs_apart_and_names_protocols_in_full(
     )
     (tmp_path / "broken.py").write_text("no Python")
     assert main(["lab", "run", str(path), "--out", str(tmp_path / "out")]) == 0
-    same, head, *rows = capfd.readouterr().out.splitlines()
+    lines = capfd.readouterr().out.splitlines()
+    (begin,) = [at for at, line in enumerate(lines) if line.startswith("all runs: ")]
+    same, head, *rows = lines[begin:]
+    assert lines[0].startswith("bare loopback: link-ping ")
     assert same == "all runs: pattern one-way, load none, link loopback, size 64"
     assert head.split() == ["protocol", "rate/s", "MB/s", "messages/s", "outcome"]
     named = [row.split()[:2] for row in rows if not row.startswith(" ")]
@@ -197,3 +203,52 @@ def test_the_table_at_the_end_tells_runs_apart_and_names_protocols_in_full(
         ["antiphon-topic-of-mine", "1,000"], ["antiphon-topic-of-mine", "10"],
         ["appia", "1,000"], ["appia", "10"],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("load", "warned"), [(0.05, False), (0.1, True), (0.83, True)])
+@pytest.mark.parametrize("begun", [False, True], ids=["run", "resume"])
+def test_a_machine_that_others_keep_busy_is_told_before_the_first_run(
+    plan: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    load: float,
+    warned: bool,
+    begun: bool,
+) -> None:
+    # What was there when it was made says nothing of now.
+    monkeypatch.setattr(hosts, "other_load", lambda: 1.0 if begun else load)
+    monkeypatch.setattr(lab, "other_load", lambda: load)
+    monkeypatch.setattr(lab, "run_campaign", lambda *_: None)
+    monkeypatch.setattr(lab, "_summarise", lambda *_: None)
+    out = str(tmp_path / "out")
+    assert main(["lab", "run", str(plan), "--out", out]) == 0
+    if begun:
+        capfd.readouterr()
+        assert main(["lab", "resume", out]) == 0
+    first = capfd.readouterr().err.splitlines()[0]
+    assert first.startswith("warning: ") == warned
+    assert (f"others use {load:.0%} of this machine" in first) == warned
+
+
+@pytest.mark.parametrize("name", shipped_plans())
+def test_a_plan_that_is_printed_is_one_that_can_be_run(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", "plans", name]) == 0
+    copy = tmp_path / "copy.toml"
+    copy.write_text(capfd.readouterr().out, encoding="utf-8")
+    assert copy.read_text() == load_plan(name).text
+    assert runs_of(load_plan(copy)) == runs_of(load_plan(name))
+    assert main(["lab", "plans", name, "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert (facts["name"], facts["toml"]) == (name, copy.read_text())
+
+
+def test_a_plan_that_does_not_come_with_it_cannot_be_printed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["lab", "plans", "stabilty"]) == 2
+    said = capfd.readouterr().err
+    assert "'stabilty'" in said
+    assert "stability" in said

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import ConfigError
+from antiphon.lab.java.programs import HEAP_BYTES
 from antiphon.lab.plan import (
     KNOWN_PROTOCOLS,
     LINK_KINDS,
@@ -408,6 +409,35 @@ def test_protocols_widen_a_quick_plan_to_those_of_the_full_one(tmp_path: Path) -
     assert plan.with_protocols(["antiphon-node", "tcp-c"]).quick() == wider
 
 
+def test_a_series_without_a_quick_protocol_is_there_when_one_of_its_own_is_named(
+    tmp_path: Path,
+) -> None:
+    plan = load_plan(write(tmp_path, GOOD))
+    assert [series.name for series in plan.quick().series] == ["first"]
+    wider = plan.quick().with_protocols(["zenoh"])
+    assert [series.name for series in wider.series] == ["second"]
+    assert {run.protocol for run in runs_of(wider)} == {"zenoh"}
+    assert plan.with_protocols(["zenoh"]).quick() == wider
+    # Left out by its name it stays out.
+    text = changed('protocols = ["tcp-c"]\n\n[quick', 'leave_out = ["second"]\n\n[quick')
+    with pytest.raises(PlanError, match="in none of its series"):
+        load_plan(write(tmp_path, text)).quick().with_protocols(["zenoh"])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_quick_plan_is_widened_to_every_protocol_of_the_full_one(name: str) -> None:
+    plan = load_plan(name)
+    document = tomllib.loads(plan.text)
+    left_out = document["quick"].get("leave_out", [])
+    for protocol in sorted({one for series in plan.series for one in series.protocols}):
+        wider = plan.quick().with_protocols([protocol])
+        having = [series.name for series in plan.series if protocol in series.protocols]
+        assert {one.name for one in wider.series} == set(having) - set(left_out), protocol
+        later = all(series.later for series in wider.series)
+        assert {run.protocol for run in runs_of(wider)} == (set() if later else {protocol})
+        assert estimate(wider)[0] < 120, protocol
+
+
 def test_protocols_narrow_a_plan_and_series_without_any_are_dropped(tmp_path: Path) -> None:
     plan = load_plan(write(tmp_path, GOOD)).with_protocols(["zenoh"])
     assert [series.name for series in plan.series] == ["second"]
@@ -787,3 +817,26 @@ def test_any_plan_comes_to_as_many_runs_as_its_lists_say_and_no_id_twice(
     runs = runs_of(load_plan(path))
     assert len(runs) == len({run.id for run in runs}) == expected
     assert max(len(run.id) for run in runs) <= 250
+
+
+def test_a_series_may_have_a_limit_of_memory_of_its_own(tmp_path: Path) -> None:
+    text = changed("repeats = 2", 'repeats = 2\nmemory_limit = "1GiB"')
+    text = text.replace('name = "second"', 'name = "second"\nmemory_limit = "64MiB"')
+    for plan in (load_plan(write(tmp_path, text)), load_plan(write(tmp_path, text)).quick()):
+        limits = {run.series: plan.limit_of(run) for run in runs_of(plan)}
+        assert limits.items() <= {"first": 2**30, "second": 2**26}.items()
+    plan = load_plan(write(tmp_path, GOOD))
+    assert {plan.limit_of(run) for run in runs_of(plan)} == {None}
+    with pytest.raises(PlanError, match=r"series\.second\.memory_limit"):
+        load_plan(write(tmp_path, text.replace('"64MiB"', "5")))
+
+
+def test_bursts_of_ours_have_as_much_memory_as_those_of_a_jvm() -> None:
+    plan = load_plan("group")
+    ours = [
+        run for run in runs_of(plan) if run.series.startswith("burst-") and "antiphon" in run.series
+    ]
+    assert {run.protocol for run in ours} == {"antiphon-group"}
+    assert {plan.limit_of(run) for run in ours} == {HEAP_BYTES}
+    others = {plan.limit_of(run) for run in runs_of(plan) if "antiphon" not in run.series}
+    assert others == {None}  # the heap is theirs
