@@ -420,6 +420,7 @@ class LogStore {
         d["appended"] = found.appended;
         d["duplicates"] = found.duplicates;
         d["refused"] = found.refused;
+        d["no_space"] = found.no_space;
         d["rounds"] = found.rounds;
         d["syncs"] = found.syncs;
         d["queued_bytes"] = found.queued_bytes;

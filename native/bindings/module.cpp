@@ -582,6 +582,13 @@ NB_MODULE(_core, m) {
         })
         .def_prop_ro("targets", &Publisher::targets)
         .def_prop_ro("sequence", &Publisher::sequence)
+        .def("missed_by", [](Publisher& self) {
+            nb::dict all;
+            for (const auto& [peer, missed] : self.missed_by()) {
+                all[nb::int_(peer)] = nb::make_tuple(missed.dropped, missed.lost);
+            }
+            return all;
+        })
         .def("statistics", [](Publisher& self) {
             nb::dict d;
             d["published"] = self.sequence();

@@ -84,15 +84,18 @@ bool Handle::close() {
             for (const auto& task : tasks) task->end();
         }
     }
-    if (!ended) retired_.swap(ended_);
     drop();
+    if (!ended) {
+        for (const auto& task : tasks) node_->scheduler().keep_while_running(task);
+    }
+    closed_ = true;
+    if (const auto among = among_.lock()) among->erase(this);  // the caller has it still
     return !raised;
 }
 
 std::vector<std::shared_ptr<const Task>> Handle::tasks() const {
     std::vector<std::shared_ptr<const Task>> all(tasks_.begin(), tasks_.end());
     all.insert(all.end(), ended_.begin(), ended_.end());
-    all.insert(all.end(), retired_.begin(), retired_.end());
     return all;
 }
 
@@ -111,7 +114,7 @@ void Handle::route(std::uint16_t source, std::uint32_t number, std::shared_ptr<R
     const std::uint64_t key = TopicNames::key(source, number);
     if (to == nullptr) {
         handler_->routes.erase(key);
-    } else {
+    } else if (!tasks_.empty()) {  // or it is closed, and its last task may end without the interpreter's lock
         handler_->routes[key] = std::move(to);
     }
 }
@@ -165,7 +168,7 @@ NodeCore::~NodeCore() {
         new std::shared_ptr<Node>(std::move(node_));
         new std::shared_ptr<EventTask>(std::move(events_));
         new std::vector<std::shared_ptr<Handle>>(std::move(handles_));
-        new std::vector<std::shared_ptr<Handle>>(std::move(subscriptions_));
+        new std::shared_ptr<Subscriptions>(std::move(subscriptions_));
         return;
     }
     close(0);
@@ -192,10 +195,11 @@ bool NodeCore::close(double drain) {
         new std::shared_ptr<Node>(node_);
         new std::shared_ptr<EventTask>(events_);
         new std::vector<std::shared_ptr<Handle>>(handles_);
-        new std::vector<std::shared_ptr<Handle>>(subscriptions_);
+        new Subscriptions(*subscriptions_);
     } else if (clean) {
         for (auto& handle : handles_) handle->drop();
-        for (auto& handle : subscriptions_) handle->drop();
+        const Subscriptions open = *subscriptions_;  // what they let go may close others
+        for (const auto& [raw, handle] : open) handle->drop();
     }
     return clean;
 }
@@ -224,14 +228,12 @@ std::shared_ptr<Handle> NodeCore::on(std::uint16_t kind, Reference call, Referen
     });
     if (!registration) return nullptr;
     auto handle = std::make_shared<Handle>(node_, registration, handler, std::move(all));
-    if (!Scheduler::on_scheduler_thread()) {
-        std::erase_if(handles_, [this](const auto& known) {
-            if (known->active() || known->retired()) return false;
-            forgotten_failed_ += known->handler().failed.load(std::memory_order_relaxed);
-            forgotten_dropped_ += known->registration().queue->dropped();
-            return true;
-        });
-    }
+    std::erase_if(handles_, [this](const auto& known) {
+        if (!known->closed()) return false;
+        forgotten_failed_ += known->handler().failed.load(std::memory_order_relaxed);
+        forgotten_dropped_ += known->registration().queue->dropped();
+        return true;
+    });
     handles_.push_back(handle);
     return handle;
 }
@@ -280,12 +282,8 @@ std::shared_ptr<Handle> NodeCore::add_subscription(std::shared_ptr<Handler> hand
         task = std::make_shared<SubscriptionTask>(node_, made, handler);
         made->queue->set_on_ready([node = node_.get(), raw = task.get()] { node->scheduler().notify(*raw); });
     });
-    auto handle = std::make_shared<Handle>(node_, registration, handler, std::vector{task});
-    if (!Scheduler::on_scheduler_thread() && ++closed_since_ >= subscriptions_.size() / 2 + 16) {
-        closed_since_ = 0;
-        std::erase_if(subscriptions_, [](const auto& known) { return !known->active() && !known->retired(); });
-    }
-    subscriptions_.push_back(handle);
+    auto handle = std::make_shared<Handle>(node_, registration, handler, std::vector{task}, subscriptions_);
+    subscriptions_->emplace(handle.get(), handle);
     return handle;
 }
 

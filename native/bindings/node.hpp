@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "bindings/tasks.hpp"
@@ -14,15 +15,21 @@ class Feed;
 class Inbox;
 class Request;
 
+class Handle;
+
+// The subscriptions of a node that are open: nobody else need keep them. With the interpreter's lock.
+using Subscriptions = std::unordered_map<const Handle*, std::shared_ptr<Handle>>;
+
 // What `on` returns: closes the registration.
 class Handle {
    public:
     Handle(std::shared_ptr<Node> node, std::shared_ptr<Registration> registration, std::shared_ptr<Handler> handler,
-           std::vector<std::shared_ptr<HandlerTask>> tasks)
+           std::vector<std::shared_ptr<HandlerTask>> tasks, std::weak_ptr<Subscriptions> among = {})
         : node_(std::move(node)),
           registration_(std::move(registration)),
           handler_(std::move(handler)),
-          tasks_(std::move(tasks)) {}
+          tasks_(std::move(tasks)),
+          among_(std::move(among)) {}
     // With the interpreter's lock, which it lets go while a running slice ends. False with an
     // exception set when a signal handler raised meanwhile.
     bool close();
@@ -41,7 +48,7 @@ class Handle {
     // Of a subscription: the last sequence of each recorded topic that was handed out.
     // Of each recorded topic: the sequence that comes next, and of which store.
     std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> positions() const;
-    bool retired() const { return !retired_.empty(); }
+    bool closed() const { return closed_; }  // and nothing here needs it any more
     // Also those that have ended: what they have counted stays.
     std::vector<std::shared_ptr<const Task>> tasks() const;
     bool active() const { return registration_->active.load(std::memory_order_relaxed); }
@@ -50,8 +57,10 @@ class Handle {
     std::shared_ptr<Node> node_;
     std::shared_ptr<Registration> registration_;
     std::shared_ptr<Handler> handler_;
-    std::vector<std::shared_ptr<HandlerTask>> tasks_, ended_, retired_;
+    std::vector<std::shared_ptr<HandlerTask>> tasks_, ended_;
+    const std::weak_ptr<Subscriptions> among_;  // leaves it when it is closed
     double share_ = 0;
+    bool closed_ = false;
 };
 
 class NodeCore {
@@ -108,8 +117,8 @@ class NodeCore {
     std::shared_ptr<Node> node_;
     std::shared_ptr<EventTask> events_;
     Reference kind_of_, encode_, kinds_;
-    std::vector<std::shared_ptr<Handle>> handles_, subscriptions_;
-    std::size_t closed_since_ = 0;  // subscriptions made since the closed ones were forgotten
+    std::vector<std::shared_ptr<Handle>> handles_;
+    std::shared_ptr<Subscriptions> subscriptions_ = std::make_shared<Subscriptions>();
     bool started_ = false, kept_ = false;
     std::uint64_t forgotten_failed_ = 0, forgotten_dropped_ = 0;  // of handles that are gone
 };

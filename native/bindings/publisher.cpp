@@ -455,6 +455,7 @@ void Publisher::pass_over(const Load& load, std::vector<Rest>& rest) {
         if (one.attempt.status == Status::no_credit) node_->want_credit(one.target->peer, one.attempt);
         one.target->number += static_cast<std::uint32_t>(load.count - one.done);
         dropped_.fetch_add(load.count - one.done, std::memory_order_relaxed);
+        missed(*one.target, load.count - one.done, 0);
     }
     rest.clear();
 }
@@ -509,6 +510,7 @@ Outcome Publisher::send_rest(const Load& load, std::vector<Rest>& rest, Nanos de
                     // One that cannot be reached is not the publisher's trouble: it will say so itself
                     // when it is back, and its state here expires otherwise.
                     lost_.fetch_add(load.count - one.done, std::memory_order_relaxed);
+                    missed(target, 0, load.count - one.done);
                 } else if (outcome.ok()) {
                     outcome = ended;
                     at = target.peer.id;

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -92,6 +93,14 @@ class Publisher : public Route {
     std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
     std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
     std::uint64_t waits() const { return waits_.load(std::memory_order_relaxed); }
+    // Of a relay: how many of the dropped and of the lost each node would have got, if any.
+    struct Missed {
+        std::uint64_t dropped = 0, lost = 0;
+    };
+    std::map<std::uint16_t, Missed> missed_by() {
+        std::lock_guard lock(mutex_);
+        return missed_by_;
+    }
     std::shared_ptr<Node> node() { return node_; }
 
    private:
@@ -195,6 +204,7 @@ class Publisher : public Route {
     void end_if_full(Target& target, Nanos patience);
     bool take_for_relay(std::size_t count, Nanos patience);
     void pass_up(std::size_t count);
+    void missed(const Target& target, std::uint64_t dropped, std::uint64_t lost);
     Passing passing(const Load& load, std::uint32_t number) const;
     EventHead head_at(const Load& load, std::size_t i, std::uint32_t number) const;
     static Message properties_at(const Load& load, std::size_t i);
@@ -281,6 +291,7 @@ class Publisher : public Route {
     // Of relays, with the interpreter's lock:
     std::shared_ptr<Quota> quota_;
     Ended ended_;  // with the mutex
+    std::map<std::uint16_t, Missed> missed_by_;  // the same
     // Of relays: events that nobody could be given a gap for, because somebody else had the turn.
     std::atomic<std::uint32_t> owed_gap_{0};
     std::uint64_t last_relayed_ = 0;  // sequence; of the one task that relays

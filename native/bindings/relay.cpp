@@ -150,8 +150,19 @@ void Publisher::wait_for_room(const Load& load, std::vector<Rest>& rest, Nanos p
         } else {
             end_if_full(*one.target, patience);
         }
-        dropped_.fetch_add(unsent - std::min(unsent, lost_.load(std::memory_order_relaxed) - lost), std::memory_order_relaxed);
+        const std::uint64_t dropped = unsent - std::min(unsent, lost_.load(std::memory_order_relaxed) - lost);
+        dropped_.fetch_add(dropped, std::memory_order_relaxed);
+        missed(*one.target, dropped, 0);
     }
+}
+
+// Who is slow, or away, and not only whose events it did not get. With the turn.
+void Publisher::missed(const Target& target, std::uint64_t dropped, std::uint64_t lost) {
+    if (origin_ == 0 || dropped + lost == 0) return;
+    std::lock_guard lock(mutex_);
+    Missed& found = missed_by_[target.peer.id];
+    found.dropped += dropped;
+    found.lost += lost;
 }
 
 // One that would rather be ended than miss events. It gets nothing more; its client is told by whoever asks.

@@ -58,7 +58,9 @@ Reference call(const Calls& handler, PyObject* source, std::uint16_t id, Referen
 
 }  // namespace
 
-HandlerTask::~HandlerTask() { end(); }
+HandlerTask::~HandlerTask() {
+    if (!node_->forked()) end();
+}
 
 void HandlerTask::end() {
     if (ended_) return;

@@ -256,6 +256,7 @@ StoreFacts Store::facts() const {
     facts.appended = counts_.appended.load(std::memory_order_relaxed);
     facts.duplicates = counts_.duplicates.load(std::memory_order_relaxed);
     facts.refused = counts_.refused.load(std::memory_order_relaxed);
+    facts.no_space = counts_.no_space.load(std::memory_order_relaxed);
     facts.rounds = counts_.rounds.load(std::memory_order_relaxed);
     facts.damaged = damages_->count();
     facts.waits = epoch_error_.load(std::memory_order_relaxed) != 0;

@@ -27,7 +27,7 @@ namespace antiphon::log {
 
 struct StoreFacts {
     std::uint64_t appended = 0, duplicates = 0;  // records
-    std::uint64_t refused = 0;                   // blocks that the disk did not take
+    std::uint64_t refused = 0, no_space = 0;     // blocks that the disk did not take; of these, for want of space
     std::uint64_t rounds = 0, syncs = 0;         // of the log thread; of single logs
     std::size_t queued_bytes = 0, logs = 0, open_files = 0;
     std::size_t damaged = 0;  // places that could not be read

@@ -338,6 +338,7 @@ void Writer::fail(Entries& entries, int error) {
         if (entry->receipt.count != 0) producers_.failed(entry->producer, entry->first);
     }
     Counts::add(counts_.refused, entries.size());
+    if (status_of(error) == Status::full) Counts::add(counts_.no_space, entries.size());
     for (const Entry& entry : entries) {
         if (entry.listener) entry.listener->appended(entry.token, {status_of(error), -error, 0, 0, 0});
     }
@@ -346,6 +347,7 @@ void Writer::fail(Entries& entries, int error) {
 
 void Writer::refuse(const Item& item, Status status, int error) {
     Counts::add(counts_.refused, 1);
+    if (status == Status::full) Counts::add(counts_.no_space, 1);
     const Block& block = item.block;
     const std::uint32_t here = producers_.known(block.producer, block.producer_sequence, block.count());
     producers_.failed(block.producer, block.producer_sequence + here);

@@ -30,6 +30,7 @@ struct Continuation {
 struct Counts {
     std::atomic<std::uint64_t> appended{0}, duplicates{0};  // records
     std::atomic<std::uint64_t> refused{0};                  // blocks that the disk did not take
+    std::atomic<std::uint64_t> no_space{0};                 // of these, for want of space
     std::atomic<std::uint64_t> syncs{0}, rounds{0};
 
     static void add(std::atomic<std::uint64_t>& count, std::uint64_t more) {

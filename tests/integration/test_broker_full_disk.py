@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from antiphon import Bus, StoreFull
+from antiphon.broker import check_health
 from antiphon.testing import eventually
 from integration.buses import PATIENCE, Events
 from integration.durables import caught_up, enlarge, fill, in_log, record, recording, standing, take
@@ -212,3 +215,43 @@ def test_a_broker_that_is_started_on_a_full_disk_reads_says_so_and_records_later
         publisher.flush(PATIENCE)
         eventually(lambda: "has space again" in caplog.text, PATIENCE)
     assert in_log(store, "t") == [b"one", b"two", b"three"]
+
+
+def test_a_full_disk_is_told_by_health_and_under_sys(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Events()
+    command = [str(Path(sys.executable).with_name("antiphon")), "broker", "health"]
+    with (
+        recording(small_disk / "store", fsync="none", system_interval=0.1) as broker,
+        Bus(broker.address) as bus,
+    ):
+        bus.subscribe("$sys/broker", told)
+        publisher = bus.publisher("t", record=True)
+        publisher.publish(b"first")
+        publisher.flush(PATIENCE)
+        assert not broker.statistics().store_full
+        assert not check_health(broker.address).store_full
+        filler = fill(small_disk)
+        publisher.publish(b"." * 2_000_000)
+        with pytest.raises(StoreFull):
+            publisher.flush(PATIENCE)
+        assert broker.statistics().store_full
+        found = check_health(broker.address)
+        assert found.healthy
+        assert found.store_full
+        assert "no space left" in str(found)
+        for more, code in ([], 0), (["--strict"], 1):
+            done = subprocess.run(
+                [*command, *more, broker.address], capture_output=True, text=True, timeout=PATIENCE
+            )
+            assert done.returncode == code, done.stderr
+            assert "nothing is recorded" in done.stdout
+        eventually(lambda: json.loads(told.items[-1].data)["store_full"], PATIENCE)
+        eventually(lambda: "has no space left" in caplog.text, PATIENCE)
+        filler.unlink()
+        eventually(lambda: not broker.statistics().store_full, PATIENCE)
+        assert publisher.statistics()["pending"] == 0
+        assert not check_health(broker.address).store_full
+        eventually(lambda: not json.loads(told.items[-1].data)["store_full"], PATIENCE)
+        eventually(lambda: "has space again" in caplog.text, PATIENCE)

@@ -14,7 +14,7 @@ from antiphon.testing import eventually
 from antiphon.topics import Bus
 from antiphon.topics.announcements import Update, encode
 from integration.brokers import announce, settled, stays
-from integration.buses import PATIENCE, Events, serves
+from integration.buses import PATIENCE, Events, Held, serves
 from unit.node.pairs import numbered
 
 pytestmark = pytest.mark.timeout(120)
@@ -110,3 +110,38 @@ def test_very_many_topics_are_bounded(broker: Broker) -> None:
         there.subscribe("$sys/topics/**", told, capacity=65536)
         told.wait(2048)
         assert len({event.topic for event in told.items}) == 1024
+
+
+def test_what_was_dropped_is_counted_for_who_was_slow() -> None:
+    told, events = Events(), Events()
+    config = BrokerConfig(system_interval=0.1, max_block=0.1)
+    with (
+        Broker("tcp://127.0.0.1:0", config=config) as broker,
+        Bus(broker.address) as here,
+        Bus(broker.address) as slow,
+        Bus(broker.address) as quick,
+        Held() as held,
+    ):
+        quick.subscribe("$sys/clients/*", told)
+        slow.subscribe("a", held, capacity=4)
+        quick.subscribe("a", events)
+        publisher = here.publisher("a")
+        serves(publisher)
+        settled(broker, subscriptions=3)
+        for number in range(200):
+            publisher.publish(b"%d" % number)
+        events.wait(200)
+        eventually(lambda: broker.statistics().dropped > 100, PATIENCE)
+        seen = tells(
+            told,
+            f"$sys/clients/{slow.node.id}",
+            lambda f: f["dropped"] == broker.statistics().dropped,
+        )
+        dropped = seen["dropped"]
+        assert tells(told, f"$sys/clients/{here.node.id}", bool)["dropped"] == 0
+        assert tells(told, f"$sys/clients/{quick.node.id}", bool)["dropped"] == 0
+        # Also when its publisher has gone.
+        publisher.close()
+        settled(broker, routes=0)
+        told.items.clear()
+        tells(told, f"$sys/clients/{slow.node.id}", lambda f: f["dropped"] == dropped)

@@ -16,7 +16,7 @@ import os
 import secrets
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -33,7 +33,7 @@ from antiphon.broker.permissions import Gate
 from antiphon.broker.questions import answer_questions
 from antiphon.broker.recording import Recording, open_store
 from antiphon.broker.remembering import Remembering
-from antiphon.broker.routes import COUNTS, Route, Topic
+from antiphon.broker.routes import COUNTS, Route, Topic, missed_by
 from antiphon.broker.system_topics import SystemTopics
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
@@ -143,6 +143,7 @@ class Broker(Remembering, Owner):
         self._subscriptions_ended = 0
         self._reloaded = False
         self._past = dict.fromkeys((*COUNTS, "denied"), 0)
+        self._missed: dict[int, Counter[str]] = {}  # by clients, of routes that have gone
         self._told = -1
         self._tidy_due = 0.0
         self._thread: threading.Thread | None = None
@@ -264,6 +265,7 @@ class Broker(Remembering, Owner):
             self._entrance.disconnected(peer, reason)
             if self._state == "running":
                 self._entrance.forget(peer)
+                self._missed.pop(peer, None)
                 self._changed.notify_all()
 
     # --- what they may do -------------------------------------------------------------------
@@ -299,7 +301,8 @@ class Broker(Remembering, Owner):
         # be turned away then.
         if self.node._is_connected(peer):
             self._entrance.connected(peer)
-        return encode(self._gate.answer(word.token, peer in self._entrance.dismissed))
+        full = self._recording is not None and self._recording.full
+        return encode(self._gate.answer(word.token, peer in self._entrance.dismissed, full))
 
     def reload(self, config: BrokerConfig | None = None) -> tuple[list[str], list[str]]:
         """Takes over tokens, permissions, limits and the log level of new settings.
@@ -601,6 +604,7 @@ class Broker(Remembering, Owner):
         else:
             for name in COUNTS:
                 self._past[name] += counts[name]
+        missed_by(route, self._missed)
         self._free_numbers.append((time.monotonic(), route.number))
 
     def _routes(self) -> list[Route]:

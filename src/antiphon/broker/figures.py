@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from antiphon.broker.routes import COUNTS
+from antiphon.broker.routes import COUNTS, missed_by
 from antiphon.broker.system_topics import process_facts
 from antiphon.topics.judge import ContentStatistics
 
@@ -48,6 +48,8 @@ class BrokerStatistics:
     """Events that were written to logs."""
     damaged: int
     """Places in logs that could not be read, and were passed over."""
+    store_full: bool
+    """Whether the store has no space: what is published to be recorded is not."""
     content: ContentStatistics
     """Of filters on the content of events."""
 
@@ -81,6 +83,7 @@ class Figures:
             ended=broker._subscriptions_ended,
             recorded=logs["appended"],
             damaged=logs["damaged"],
+            store_full=broker._recording is not None and broker._recording.full,
             content=broker._interests.judge.statistics(),
         )
 
@@ -89,12 +92,12 @@ class Figures:
         yield "broker", {"address": self._broker.address, **counts, **process_facts(self._began)}
 
     def clients(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        passed: dict[int, Counter[str]] = {}
+        passed = {peer: Counter(sums) for peer, sums in self._broker._missed.items()}
         for route in self._broker._routes():
             counts = route.core.statistics()
             sums = passed.setdefault(route.source, Counter())
             sums["denied" if not route.allowed else "published"] += counts["published"]
-            sums.update({name: counts[name] for name in ("dropped", "lost")})
+            missed_by(route, passed)
         for peer, one in self._broker._neighbours.all.items():
             client = self._broker._gate.get(peer)
             if one.itself or client is None:

@@ -26,6 +26,8 @@ class Health(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     client: str | None = None
     """Who the token says this is; None: the broker lives, and would not let us in."""
+    store_full: bool = False
+    """It lives, and records nothing, for want of space. Only who is let in is told."""
 
     def __str__(self) -> str:
         return self.reason
@@ -65,7 +67,10 @@ def check_health(
         took = time.monotonic() - began
         node.close(0.0)
     if isinstance(word, Welcome):
-        return Health(True, f"well, {word.broker}; known here as {word.client}", took, word.client)
+        reason = f"well, {word.broker}; known here as {word.client}"
+        if word.store_full:
+            reason += "; but its store has no space left, and nothing is recorded"
+        return Health(True, reason, took, word.client, word.store_full)
     if isinstance(word, Refused):
         return Health(True, f"well, but it does not let this client in: {word.reason}", took)
     return Health(False, "not well: whoever listens there is no broker", took)

@@ -81,14 +81,18 @@ class Gate:
             return "a token is needed here; give Bus(..., token=...)"
         return Known(ANONYMOUS, None, self._anonymous)
 
-    def answer(self, token: str | None, crowded: bool) -> Welcome | Refused:
+    def answer(
+        self, token: str | None, crowded: bool, store_full: bool = False
+    ) -> Welcome | Refused:
         """To a client that asks what it may do. Nothing is remembered."""
         found = self._find(None if token is None else hash_token(token))
         if isinstance(found, str):
             return self._turn_away(found)
         if crowded:
             return self.crowded(found.name)
-        return self.welcome(found)
+        welcome = self.welcome(found)
+        welcome.store_full = store_full
+        return welcome
 
     def crowded(self, name: str) -> Refused:
         """There are too many clients."""

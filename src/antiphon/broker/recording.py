@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from dataclasses import dataclass, field
 
 from antiphon._core import RecorderCore, ReplayCore, make_recorder, make_replay
@@ -27,6 +28,7 @@ __all__ = ["Recording", "beginning", "no_store", "open_store"]
 log = logging.getLogger("antiphon.broker")
 
 _FASTEST = 1e9
+_TRIED_AGAIN = 5.0  # seconds: by then a publisher whose events found no space has tried again
 _QUEUE = 16 << 20  # bytes that wait to be written, beside the largest event
 
 
@@ -68,7 +70,10 @@ class Recording:
         self.store = store
         self._patterns = [Pattern(text) for text in config.record]
         self._topics: dict[str, _Recorded] = {}
-        self._waits = False
+        self._said_full = False
+        self._no_space = 0  # as counted, when that last was more than before,
+        self._refused_at = 0.0  # at that time,
+        self._appended = 0  # and what had been recorded by then
 
     def known(self) -> list[str]:
         """Topics that have a log, of this life or of one before."""
@@ -146,16 +151,31 @@ class Recording:
         """Says what is wrong with the disk, when that has changed. With the lock or without."""
         for name, what in self.store.take_damages():
             log.error("the log of %r is damaged, which is passed over: %s", name, what)
-        waits = bool(self.store.statistics()["waits"])
-        if waits and not self._waits:
+        full = self.full
+        if full and not self._said_full:
             log.error(
                 "%s has no space left: what is there can be read, and nothing is recorded until "
                 "there is some",
                 self.store.path,
             )
-        elif self._waits and not waits:
+        elif self._said_full and not full:
             log.warning("%s has space again, and records", self.store.path)
-        self._waits = waits
+        self._said_full = full
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no space: what came last found none, and nothing was recorded since.
+
+        While some is recorded and some is not, that too. Never waits for the disk.
+        """
+        counts, now = self.store.statistics(), time.monotonic()
+        if counts["no_space"] != self._no_space:
+            self._no_space, self._appended = counts["no_space"], counts["appended"]
+            self._refused_at = now
+        if counts["waits"]:
+            return True
+        nothing_since = counts["appended"] == self._appended
+        return self._no_space != 0 and (nothing_since or now - self._refused_at < _TRIED_AGAIN)
 
     def end(self) -> None:
         """No more is read; what is on its way goes on."""

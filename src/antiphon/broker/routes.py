@@ -6,7 +6,7 @@ from collections import Counter
 
 from antiphon._core import Handle, PublisherCore, RecorderCore
 
-__all__ = ["COUNTS", "Route", "Topic"]
+__all__ = ["COUNTS", "Route", "Topic", "missed_by"]
 
 COUNTS = ("published", "dropped", "lost")
 """What a route counts."""
@@ -53,3 +53,11 @@ class Route:
     def settled(self) -> bool:
         """Whether everybody has what it retains."""
         return not isinstance(self.core, PublisherCore) or self.core.settle()
+
+
+def missed_by(route: Route, sums: dict[int, Counter[str]]) -> None:
+    """Adds what each client did not get of what came that way, because it was slow or away."""
+    if not route.allowed or not isinstance(route.core, PublisherCore):
+        return
+    for peer, (dropped, lost) in route.core.missed_by().items():
+        sums.setdefault(peer, Counter()).update(dropped=dropped, lost=lost)

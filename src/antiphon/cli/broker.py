@@ -175,6 +175,9 @@ def health(
     tls_key: TlsKey = None,
     tls_authority: TlsAuthority = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait for an answer.")] = 3.0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A broker whose store has no space left is not well.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask a broker whether it is well; exit code 0 if it answers, 1 if not.
@@ -192,7 +195,7 @@ def health(
         typer.echo(json.dumps(msgspec.to_builtins(found)))
     else:
         typer.echo(f"{address}: {found}")
-    if not found.healthy:
+    if not found.healthy or (strict and found.store_full):
         raise typer.Exit(1)
 
 

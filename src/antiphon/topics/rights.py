@@ -131,6 +131,8 @@ class Welcome(msgspec.Struct, array_like=True, tag="welcome"):
     max_subscriptions: int = 2**31
     broker: _Text = ""
     """What runs there: its version."""
+    store_full: bool = False
+    """Nothing is recorded there now, for want of space."""
 
     @property
     def rights(self) -> Rights | None:
