@@ -148,6 +148,7 @@ class Delivery : public Pump, public log::Listener, public Alarm {
         std::size_t capacity;
         Nanos heard;                   // when it last acknowledged something, or came
         std::size_t out = 0, bytes = 0;  // without an acknowledgement
+        std::uint64_t served = 0;        // when it last got something
         bool blocked = false;          // in this slice
         // It has let the time of an event go by, and said nothing of others either. It gets one at a time until
         // it acknowledges the last that it had then, or one that it got since: the others may be in its queue.
@@ -238,6 +239,7 @@ class Delivery : public Pump, public log::Listener, public Alarm {
     std::multimap<Nanos, Item> again_;  // by when they may be tried
     // Whose time was up once and that are not done with, by their ids; true: somebody was late, and has done it.
     std::unordered_map<std::uint64_t, bool> late_;
+    std::uint64_t served_ = 0;  // how often members got something
     std::uint64_t ids_ = 0;
     bool starved_ = false;              // somebody has waited for room in vain, and there is none since
     std::unordered_map<std::uint64_t, Item> dying_;  // on their way to the dead letters

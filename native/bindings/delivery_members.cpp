@@ -4,6 +4,7 @@
 // the time of an event begins when those before it are done with, not when it is sent: otherwise the last of
 // a long queue would be late whenever the handler is slow, and come again though nothing is wrong.
 #include <algorithm>
+#include <tuple>
 
 #include "bindings/delivery.hpp"
 #include "topics/numbers.hpp"
@@ -131,6 +132,7 @@ void Delivery::turn_to_next(Member& member, Nanos now) {
 
 void Delivery::sent(Member& member, Lane& lane, std::deque<Item>& from, std::size_t count) {
     const Nanos now = now_ns();
+    member.served = ++served_;
     for (std::size_t i = 0; i < count; ++i) {
         Item item = std::move(from.front());
         from.pop_front();
@@ -185,7 +187,8 @@ Delivery::Member* Delivery::choose() {
     for (auto& [key, member] : members_) {
         if (member.blocked || member.out >= member.room() || member.bytes >= kMostBytes) continue;
         if (member.stalled && others && now_ns() < member.trial_at) continue;
-        if (best == nullptr || member.out < best->out) best = &member;
+        // Those that have equally little take turns: with little to do, one would get all of it.
+        if (best == nullptr || std::tie(member.out, member.served) < std::tie(best->out, best->served)) best = &member;
     }
     return best;
 }

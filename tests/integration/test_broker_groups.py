@@ -52,7 +52,20 @@ def test_each_event_goes_to_one_member_without_a_store(broker: Broker) -> None:
         everything.wait(600)
         counts = Counter(data for events in members for data in events.data)
         assert counts == Counter(b"%d" % i for i in range(600))
-        assert all(len(events) > 50 for events in members)
+
+
+def test_members_take_turns_also_when_there_is_little_to_do(broker: Broker) -> None:
+    members = [Events() for _ in range(3)]
+    with Bus(broker.address) as bus:
+        for events in members:
+            bus.subscribe("jobs", events, group="workers")
+        publisher = bus.publisher("jobs")
+        settled(broker, subscriptions=3)
+        assert publisher.wait_for_subscribers(1, PATIENCE)
+        for i in range(30):  # each is done with before the next one comes
+            publisher.publish(b"%d" % i)
+            eventually(lambda i=i: sum(map(len, members)) == i + 1, PATIENCE)  # type: ignore[misc]
+        assert all(len(events) >= 5 for events in members)
 
 
 def test_events_keep_their_topic_though_its_number_is_used_again(

@@ -104,7 +104,7 @@ class Campaign:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """One that was begun, on this machine: its figures are compared with each other."""
+        """One that was begun; on this machine, if runs are left: their figures are compared."""
         try:
             facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
             quick, protocols = bool(facts["quick"]), facts["protocols"]
@@ -118,8 +118,10 @@ class Campaign:
                 setting="directory",
                 value=str(directory),
             ) from error
-        _refuse_another(began_on, directory, facts["plan"])
-        return cls(directory, _applied(plan, quick, protocols), facts)
+        campaign = cls(directory, _applied(plan, quick, protocols), facts)
+        if not all(campaign.done(run) for run in campaign.runs()):
+            _refuse_another(began_on, directory, facts["plan"])
+        return campaign
 
     @property
     def id(self) -> str:
