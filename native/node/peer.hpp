@@ -79,10 +79,14 @@ class Peer;
 
 // Somebody who waits for a change of a peer without a thread. Told once for each time that it is parked,
 // after the change, by whoever makes it, with no lock of the peer held. Must not wait.
-class Sleeper {
+//
+// It is the one that hands out references to itself: a weak pointer to something derived from it could be made a pointer
+// to this only by taking hold of it for a moment, and whoever does that in its own slice may be left as the last to hold it.
+class Sleeper : public std::enable_shared_from_this<Sleeper> {
    public:
     virtual ~Sleeper() = default;
-    virtual void woken(Peer& peer) = 0;
+    // `self` keeps it meanwhile. It may be all that does, and this may be its own slice.
+    virtual void woken(Peer& peer, std::shared_ptr<Sleeper> self) = 0;
 };
 
 class Peer {
@@ -257,7 +261,10 @@ class Peer {
             woken.swap(sleepers);
         }
         for (const auto& one : woken) {
-            if (const auto sleeper = one.lock()) sleeper->woken(*this);
+            if (auto sleeper = one.lock()) {
+                Sleeper& it = *sleeper;
+                it.woken(*this, std::move(sleeper));
+            }
         }
     }
     void wake_leader() {

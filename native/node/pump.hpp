@@ -11,18 +11,20 @@
 
 namespace antiphon {
 
-class Pump : public Task, public Sleeper, public std::enable_shared_from_this<Pump> {
+class Pump : public Task, public Sleeper {
    public:
     explicit Pump(std::shared_ptr<Node> node) : node_(std::move(node)) {}
 
     // Any thread: it has something to do.
     void nudge() { node_->scheduler().notify(*this); }
-    void woken(Peer& peer) override {
+    void woken(Peer& peer, std::shared_ptr<Sleeper> self) override {
         {
             std::lock_guard lock(parking_);
             std::erase(parked_, &peer);
         }
         nudge();
+        // Its owner may have let it go by now: it must not end in the middle of its slice, which may be this thread's.
+        node_->scheduler().keep_while_running(std::static_pointer_cast<Pump>(std::move(self)));
     }
 
    protected:
