@@ -21,7 +21,7 @@ from antiphon.cli.main import main
 from antiphon.lab.bench.point import Options
 messages.OPTIONS = round_trips.OPTIONS = Options(seconds=0.15, warmup=0.05, min_bytes=0)
 round_trips.ROUNDS = 2
-shares.WARM = shares.SECONDS = 0.4
+shares.WARM = shares.SECONDS = 1.2
 orders.SECONDS = 0.5
 demo.ACTS = demo.ACTS[:-1]
 """
