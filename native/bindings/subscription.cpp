@@ -30,6 +30,19 @@ void SubscriptionTask::took(Nanos now, std::uint64_t events) {
     add(delays.events, events);
 }
 
+// A relay's batch is not divided, so its size is what keeps it to its turn: one step of the schedule, by what
+// the batch before has taken of the processor.
+void SubscriptionTask::pace(Nanos used) {
+    const Schedule& schedule = node_->scheduler().schedule();
+    const Nanos step = std::max<Nanos>(schedule.period / schedule.buckets, kSoon);
+    if (used <= step) {
+        if (views_.size() == most_relayed_) most_relayed_ = std::min(most_relayed_ * 2, kMostEvents);
+    } else {
+        const double each = static_cast<double>(used) / static_cast<double>(views_.size());
+        most_relayed_ = std::max<std::size_t>(1, static_cast<std::size_t>(static_cast<double>(step) / each));
+    }
+}
+
 void SubscriptionTask::handle(Nanos until) {
     if (delays_.load(std::memory_order_relaxed) == nullptr) delays_.store(new Delays, std::memory_order_release);
     const std::uint32_t before = cursor_.left();
@@ -152,14 +165,17 @@ bool SubscriptionTask::pass_on(const Calls& calls, const EventReader::Topic& top
 void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint64_t& count, std::uint64_t& failed) {
     const TaskQueue& queue = *registration_->queue;
     Delays& delays = *delays_.load(std::memory_order_relaxed);
+    const bool paced = handler_->relays && charged();
     while (cursor_.left() != 0 && handler_->call) {
+        const std::size_t most = paced ? most_relayed_ : kMostEvents;
+        const Nanos cpu = paced ? thread_cpu_ns() : 0;
         views_.clear();
         sources_.clear();
         attempt_ = 0;
         EventReader::Topic* topic = nullptr;
         std::uint32_t missed = 0;
         const Nanos began = now_ns();
-        while (cursor_.left() != 0 && views_.size() < kMostEvents) {
+        while (cursor_.left() != 0 && views_.size() < most) {
             RunCursor ahead = cursor_;
             const char* message;
             std::size_t size;
@@ -202,6 +218,7 @@ void SubscriptionTask::handle_batches(const Calls& calls, Nanos until, std::uint
                 handler_->acks->send();
             }
             ++count;
+            if (paced) pace(thread_cpu_ns() - cpu);
         }
         const Nanos now = now_ns();
         took(now, views_.size());

@@ -36,12 +36,14 @@ class SubscriptionTask : public HandlerTask {
     bool hand_over(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed);
     bool pass_on(const Calls& calls, const EventReader::Topic& topic, std::uint32_t missed);
     void took(Nanos now, std::uint64_t events);
+    void pace(Nanos used);
 
     EventReader reader_;
     std::atomic<Delays*> delays_{nullptr};
     std::vector<EventView> views_;  // of one batch
     std::vector<std::uint16_t> sources_;  // of the same
     std::uint8_t attempt_ = 0;            // the highest of them
+    std::size_t most_relayed_ = 1;        // at once, while shares have to be kept to
 };
 
 }  // namespace antiphon::python

@@ -155,8 +155,6 @@ std::size_t DatagramSocket::send(std::vector<Datagram>& datagrams) {
         const std::size_t count = std::min(kPerCall, datagrams.size() - done);
         for (std::size_t i = 0; i < count; ++i) {
             Datagram& one = datagrams[done + i];
-            // The one place where a datagram could be sealed: its head in the clear, as far as a DatagramHead
-            // goes, and kSealBytes more than it had.
             pieces[i] = {one.bytes.data(), one.bytes.size()};
             headers[i] = {};
             headers[i].msg_hdr.msg_name = &one.to;

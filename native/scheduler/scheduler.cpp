@@ -15,6 +15,8 @@ namespace antiphon {
 thread_local Scheduler* Scheduler::current_ = nullptr;
 thread_local Scheduler::Worker* Scheduler::worker_ = nullptr;
 
+bool Task::charged() { return Scheduler::worker_ != nullptr && Scheduler::worker_->charged; }
+
 bool Task::outranked() const {
     return yields_ && Scheduler::current_->urgent_.load(std::memory_order_relaxed);
 }

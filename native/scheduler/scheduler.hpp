@@ -50,6 +50,8 @@ class Task {
    protected:
     // In a slice: somebody who comes first waits. Tasks without a share then end their slice early.
     bool outranked() const;
+    // In a slice: whether it is charged for, as it is while anybody has a share.
+    static bool charged();
 
    private:
     friend class Scheduler;

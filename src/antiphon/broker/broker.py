@@ -34,6 +34,7 @@ from antiphon.broker.questions import answer_questions
 from antiphon.broker.recording import Recording, open_store
 from antiphon.broker.remembering import Remembering
 from antiphon.broker.routes import COUNTS, Route, Topic, missed_by
+from antiphon.broker.shares import TopicShares
 from antiphon.broker.system_topics import SystemTopics
 from antiphon.errors import AntiphonError, Closed, ConfigError
 from antiphon.node import TLS, Node, NodeConfig
@@ -124,6 +125,7 @@ class Broker(Remembering, Owner):
         self._free_numbers: deque[tuple[float, int]] = deque()
         self._interests = Interests()
         self._topics: dict[str, Topic] = {}
+        self._shares = TopicShares(self.node._shares, self.config.shares)
         self._figures = Figures(self)
         self._system = SystemTopics(
             self._own_publisher,
@@ -305,7 +307,7 @@ class Broker(Remembering, Owner):
         return encode(self._gate.answer(word.token, peer in self._entrance.dismissed, full))
 
     def reload(self, config: BrokerConfig | None = None) -> tuple[list[str], list[str]]:
-        """Takes over tokens, permissions, limits and the log level of new settings.
+        """Takes over tokens, permissions, limits, shares and the log level of new settings.
 
         None: those that `BrokerConfig.load` finds now, or those of the file that was given. Clients
         whose token is gone are turned away, and what others may do no more ends. Returns the names
@@ -317,6 +319,7 @@ class Broker(Remembering, Owner):
         with self._lock:
             self.config, changed, kept = self.config.reloaded(new)
             self._gate.configure(self.config)
+            self._shares.change(self.config.shares, self._topics.values())
             self._reloaded = True
             for peer, client in self._gate.again():
                 if isinstance(client, Refused):
@@ -504,6 +507,7 @@ class Broker(Remembering, Owner):
                 self.config.capacity,
                 self.config.max_block,
             )
+            self._shares.begin(topic)
         self._announce(topic, topic.handle)
 
     def _announce(self, topic: Topic, handle: Handle) -> None:
@@ -690,6 +694,7 @@ class Broker(Remembering, Owner):
                 self._stale.pop(route, None)
                 self._close_route(route)
             if topic.handle is not None:
+                self._shares.end(topic)
                 handles.append(topic.handle)
                 topic.handle = None
             if not topic.publishers and not topic.recorded:

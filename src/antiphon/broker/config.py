@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from antiphon import settings
 from antiphon.broker.limits import Limits
+from antiphon.broker.shares import check_shares
 from antiphon.broker.tokens import Token, check_name
 from antiphon.errors import ConfigError
 from antiphon.frozen import FrozenDict
@@ -45,6 +46,10 @@ class BrokerConfig(settings.Settings, table="broker"):
     max_block: float = 1.0
     """Seconds for which a subscription without room holds up the publishers of its topic. Then it
     misses events, until it has room again; or it is ended, as it has asked for."""
+
+    shares: Mapping[str, float] = field(default_factory=FrozenDict)
+    """Topics by name, each with the fraction of the broker's schedule that it can count on. They
+    sum to at most 1; topics without one divide the rest."""
 
     system_interval: float = 5.0
     """Seconds between two events of a topic under ``$sys/``, while somebody subscribes to it."""
@@ -91,7 +96,13 @@ class BrokerConfig(settings.Settings, table="broker"):
     max_attempts: int = 5
     """How often an event is handed out before it becomes a dead letter."""
 
-    RELOADED: ClassVar[tuple[str, ...]] = ("tokens", "anonymous", "limits", "log_level")
+    RELOADED: ClassVar[tuple[str, ...]] = (
+        "tokens",
+        "anonymous",
+        "limits",
+        "shares",
+        "log_level",
+    )
     """What a broker that runs can change; ``max_message_bytes`` of the limits is not among it."""
 
     @classmethod
@@ -144,6 +155,7 @@ class BrokerConfig(settings.Settings, table="broker"):
             raise ConfigError("limits: give antiphon.broker.Limits(...)", setting="limits")
         if self.anonymous is not None and not isinstance(self.anonymous, Rights):
             raise ConfigError("anonymous: give antiphon.broker.Rights(...)", setting="anonymous")
+        object.__setattr__(self, "shares", check_shares(self.shares))
         object.__setattr__(self, "tokens", _check_tokens(self.tokens))
 
     def _whole(self, setting: str, least: int, most: int) -> None:
@@ -186,6 +198,7 @@ class BrokerConfig(settings.Settings, table="broker"):
             tokens=new.tokens,
             anonymous=new.anonymous,
             limits=limits,
+            shares=new.shares,
             log_level=new.log_level,
         )
         changed = [name for name in self.RELOADED if getattr(taken, name) != getattr(self, name)]

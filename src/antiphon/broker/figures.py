@@ -127,5 +127,6 @@ class Figures:
                     "subscriptions": len(self._broker._interests.matching(name)),
                     "waiting": queue.get("pending", 0),
                     **{fact: sum(one[fact] for one in counts) for fact in COUNTS},
+                    **self._broker._shares.facts(topic),
                 },
             )
