@@ -61,6 +61,9 @@ def member(
         for name, arguments in faults.items():
             made.insert(1, getattr(layers, name)(**arguments))
         settings["stack"] = made
+    elif settings.get("stack") == "membership":
+        needed = ("tcp", "discovery", "failure-detection", "membership")
+        settings["stack"] = [one for one in STACKS["tcp"](chosen) if one.name in needed]
     else:
         settings["config"] = chosen
     one = antiphon.Group(

@@ -528,6 +528,18 @@ def test_a_message_that_is_too_large_is_refused(party: Party) -> None:
         group.send("text")  # type: ignore[arg-type]
 
 
+def test_with_membership_alone_nothing_is_sent(party: Party) -> None:
+    group = party.join(stack=[Tcp(), Discovery(), FailureDetection(), Membership()])
+    other = party.join(stack=[Tcp(), Discovery(), FailureDetection(), Membership()])
+    party.all_see(2)
+    for wrong in (group.send, group.send_async):
+        with pytest.raises(ConfigError, match=r"add Fifo\(\)"):
+            wrong(b"anything")
+        with pytest.raises(ConfigError, match=r"add Fifo\(\)"):
+            wrong(b"anything", to=other.me)
+    assert group.statistics().sent == 0
+
+
 def test_without_the_layer_for_it_nothing_is_sent_in_parts(party: Party) -> None:
     group = party.join(stack=[Tcp(), Discovery(), FailureDetection(), Membership(), Fifo()])
     group.send(bytes(16384))

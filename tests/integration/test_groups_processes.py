@@ -76,6 +76,23 @@ def test_one_that_is_killed_is_out_soon(crowd: Crowd, victim: int) -> None:
             assert view["at"] - began < 10
 
 
+def test_membership_needs_nothing_that_carries_messages(crowd: Crowd) -> None:
+    """Who is there, who was killed and who has left, with no other layer above."""
+    for _ in range(4):
+        crowd.start(options={"stack": "membership"})
+    crowd.all_see(4)
+    crowd.members[0].kill()
+    for child in crowd.members[1:]:
+        assert crowd.wait_for(child, lambda view: len(view["members"]) == 3)["crashed"]
+    crowd.members[3].tell("leave")
+    for child in crowd.members[1:3]:
+        view = crowd.wait_for(child, lambda view: len(view["members"]) == 2)
+        assert view["left"] == ["m3"]
+    crowd.start(options={"stack": "membership"})
+    for child in (*crowd.members[1:3], crowd.members[4]):
+        crowd.wait_for(child, lambda view: len(view["members"]) == 3)
+
+
 def test_one_that_is_stopped_is_put_out_and_comes_back(crowd: Crowd) -> None:
     for _ in range(3):
         crowd.start()

@@ -22,14 +22,12 @@ _MESSAGES: Final = 65536
 def make_core(
     stack: Stack, name: str, node: Node, capacity: int, on_error: Callable[[BaseException], None]
 ) -> GroupCore:
-    """Raises `ConfigError` where nothing in the stack carries messages, or a setting is none."""
+    """Without a layer that carries messages it has views to hand out, and no room for any.
+
+    Raises `ConfigError` where a setting is none.
+    """
     datagrams = datagram_settings(stack, name, node, _MESSAGES)
     fifo: Any = stack.find("fifo")
-    if fifo is None and datagrams is None:
-        raise ConfigError(
-            "stack: there is no 'fifo' in it, and nothing else that carries messages",
-            setting="stack",
-        )
     try:
         core = GroupCore(
             node,

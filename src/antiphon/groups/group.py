@@ -130,6 +130,7 @@ class Group(Owner):
         self._stack = Stack(layers, random.SystemRandom())
         self._encryption: Any = self._stack.find("encryption")
         self._by_datagrams = by_datagrams(self._stack)
+        self._carries = self._by_datagrams or self._stack.find("fifo") is not None
         self._to_one = not self._by_datagrams or self._stack.find("unicast") is not None
         self._wire_name = f"{name}\0udp" if self._by_datagrams else name
         self._member_name = member_name or f"{socket.gethostname()}-{os.getpid()}"
@@ -432,12 +433,18 @@ class Group(Owner):
         return (
             view is not None
             and view.primary
+            and self._carries
             and self._state == "running"
             and self.node._state == "running"
         )
 
     def _refuse_to_send(self) -> None:
         self._check_open()
+        if not self._carries:
+            raise ConfigError(
+                "the stack has no layer that carries messages, only membership; add Fifo() to it",
+                setting="stack",
+            )
         if self.node.closed:
             raise Closed("the node of this group is closed; nothing can be sent", what="node")
         view = self.view
