@@ -74,6 +74,9 @@ def test_every_message_reaches_every_other_member(
     assert sent[:senders] == [300] * senders
     assert sent[senders:] == [0] * (3 - senders)
     assert [row["received_messages"] for row in members] == [sum(sent) - own for own in sent]
+    # One alone knows by its own clock when all have come, and hears of it after that.
+    window = facts["kept_until_ns"] - facts["kept_from_ns"]
+    assert facts["slowest_sender_ns"] > (window if senders == 1 else 0)
 
 
 @JGROUPS
@@ -122,9 +125,9 @@ def test_one_member_may_be_slow(tmp_path: Path, protocol: str) -> None:
     assert last["node-1"] > 0
 
 
-@JGROUPS
-def test_the_views_of_a_group_are_events(tmp_path: Path) -> None:
-    (facts,) = carried_out(tmp_path, "1-n", f"nodes = [3]\n{COUNTED}", "jgroups-tcp")
+@pytest.mark.parametrize("protocol", ["antiphon-group", pytest.param("jgroups-tcp", marks=JGROUPS)])
+def test_the_views_of_a_group_are_events(tmp_path: Path, protocol: str) -> None:
+    (facts,) = carried_out(tmp_path, "1-n", f"nodes = [3]\n{COUNTED}", protocol)
     events = pq.read_table(tmp_path / "out" / facts["run"] / "events.parquet").to_pylist()
     views = [row for row in events if row["event"] == "view"]
     assert {row["role"] for row in views} == {"node-0", "node-1", "node-2"}
@@ -135,6 +138,40 @@ def test_the_views_of_a_group_are_events(tmp_path: Path) -> None:
 
 def list_of(views: list[dict[str, Any]], role: str) -> list[str]:
     return [row["text"] for row in views if row["role"] == role]
+
+
+OWN = """
+import time
+from antiphon.lab.peers.antiphon_group import GroupEndpoint
+
+class Forgetful(GroupEndpoint):
+    "Loses every third message, and acknowledges nothing."
+
+    def __init__(self, config, on_data):
+        self.came = 0
+
+        def some(data):
+            self.came += 1
+            if self.came % 3:
+                on_data(data)
+
+        super().__init__(config, some)
+
+    def acknowledged(self):
+        return 0, 0
+
+ENDPOINT = Forgetful
+"""
+
+
+def test_an_adapter_of_ones_own_may_be_a_group_that_loses_messages(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    tables = '[adapters.mine]\nfile = "mine.py"\ngroup = true\nlossy = true'
+    more = f"nodes = [3]\n{COUNTED}\n{tables}"
+    (facts,) = carried_out(tmp_path, "1-n", more, "mine")
+    assert facts["outcome"] == "complete", facts["reason"]
+    assert (facts["sent"], facts["received"]) == (300, 400)
+    assert facts["slowest_sender_ns"] is None
 
 
 @JGROUPS

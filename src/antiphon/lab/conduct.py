@@ -48,7 +48,7 @@ WORKER = "antiphon.lab.worker"
 NANOS = 1_000_000_000
 HERE = Place()
 # In a sample, the times that are a process's own.
-CLOCKED = ("begun_ns", "last_ns")
+CLOCKED = ("begun_ns", "last_ns", "acked_ns")
 # In a sample, counts of which a run keeps what they grew by in its window.
 GROWING = ("sent", "received", "skipped", "garbage_replaced", "garbage_missed")
 # A process that does not answer for so long is stuck.
@@ -588,6 +588,7 @@ class Conducted:
             "latency_left_out": self._left_out(),
             "latency_skipped": self._skipped(),
             **report.delays,
+            "slowest_sender_ns": self._count.slowest if self._count is not None else None,
             "messages_per_second": report.rate,
             "bytes_per_second": report.bytes,
             **report.loss,

@@ -2,8 +2,9 @@
 
 Receives from `antiphon.lab.conduct` what the processes of a run answer when they are asked for a
 sample; hands back whether it is over, and its window: from the first message sent to the last that
-came, by the clocks of those that sent and received it. Nobody acknowledges anything for this: what
-has come is known from the receivers themselves.
+came, by the clocks of those that sent and received it. That is known from the receivers themselves.
+Members of a group also tell each sender when they have all that it sends; so each knows how long it
+took by its own clock, as the senders of the measurements of 2004 did.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ __all__ = ["Count"]
 NANOS = 1_000_000_000
 # What may be lost is lost when nothing has come for so long.
 SETTLE = 1.0
+# Nothing more is told by those who have not after so long.
+TOLD = 1.0
 # Between two looks: a tenth of the time that has gone by, within these bounds.
 SOONEST, LATEST = 0.02, 0.5
 
@@ -36,6 +39,11 @@ class Count:
         self.bytes = 0
         self.still = False
         """Whether all was sent and nothing came between the last two looks."""
+        # Of a group, how many acknowledge to each sender that all has come.
+        self._told = run.nodes - 1 if protocol.group and run.pattern != "one-way" else 0
+        self.slowest: int | None = None
+        """Nanoseconds from the first message of a sender to the last acknowledgement, of the one
+        for which that is the longest; None where they are not acknowledged."""
         self._lossy = protocol.lossy
         self._done = False
         self._begun = time.monotonic_ns()
@@ -60,9 +68,17 @@ class Count:
         self.still = self._done and none_came
         if not self._done:
             return False
-        return received >= self.sent * self._each or (
-            self._lossy and now - self._changed >= SETTLE * NANOS
-        )
+        if received >= self.sent * self._each:
+            return self._all_told(said) or now - self._changed >= TOLD * NANOS
+        return self._lossy and now - self._changed >= SETTLE * NANOS
+
+    def _all_told(self, said: list[Mapping[str, Any]]) -> bool:
+        """Whether every sender knows that all of its messages have come."""
+        senders = [one for one in said if one["begun_ns"]]
+        if not self._told or any(one.get("acks", 0) < self._told for one in senders):
+            return not self._told
+        self.slowest = max((one["acked_ns"] - one["begun_ns"] for one in senders), default=None)
+        return True
 
     @property
     def window(self) -> tuple[int, int]:

@@ -174,6 +174,12 @@ class Adapter:
     managed: bool
     """Whether the load on the garbage collector applies to it."""
 
+    group: bool = False
+    """Whether what a member sends goes to all others."""
+
+    lossy: bool = False
+    """Whether it may drop messages, which are then counted and no error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:

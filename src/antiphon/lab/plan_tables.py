@@ -214,6 +214,8 @@ def _adapters(tables: Table, known: Collection[str]) -> FrozenDict[str, Adapter]
             name=name,
             file=table.need("file", values.text, ""),
             managed=table.get("managed", values.flag, True),
+            group=table.get("group", values.flag, False),
+            lossy=table.get("lossy", values.flag, False),
         )
         table.end()
     return FrozenDict(found)

@@ -205,7 +205,14 @@ def protocol_of(plan: Plan, name: str) -> Protocol:
     if name in PROTOCOLS:
         return PROTOCOLS[name]
     adapter = plan.adapters[name]
-    return Protocol(name, Peer(name, adapter.file, (), _ALL), (), managed=adapter.managed)
+    return Protocol(
+        name,
+        Peer(name, adapter.file, (), _ALL),
+        (),
+        managed=adapter.managed,
+        lossy=adapter.lossy,
+        group=adapter.group,
+    )
 
 
 def load_protocol(name: str, adapter: str = "") -> type[Endpoint]:

@@ -227,14 +227,18 @@ class LabWorker(Worker):
         }
 
     def _extent(self) -> dict[str, Any]:
-        """When sending began, and when the last message came, where a number is sent; else 0."""
+        """Where a number is sent, else 0: when that began, when the last message came, and how many
+        have acknowledged all that was sent here, the last of them when."""
         active: list[Writer | Calling] = [*self._writers, *self._callers]
         came = [caller.last_ns for caller in self._callers]
         if self._reader is not None:
             came.append(self._reader.last_ns)
+        acks, acked = self._endpoint.acknowledged() if self._endpoint is not None else (0, 0)
         return {
             "begun_ns": min((one.begun_ns for one in active if one.begun_ns), default=0),
             "last_ns": max(came, default=0),
+            "acks": acks,
+            "acked_ns": acked,
         }
 
     def _garbage_facts(self) -> dict[str, Any]:

@@ -62,6 +62,8 @@ FACTS: Columns = {
     "latency_left_out": "bigint",
     # From schema version 3 on; null before.
     "latency_skipped": "bigint",
+    # Of groups whose members acknowledge; null elsewhere.
+    "slowest_sender_ns": "bigint",
     "cpu_share": "double",
     "cpu_share_measured": "double",
     # The same: what each process's load on its collector was to replace, and replaced.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.lab.counted import SETTLE, Count
+from antiphon.lab.counted import SETTLE, TOLD, Count
 from antiphon.lab.plan import Run, load_plan, runs_of
 from antiphon.lab.protocols import PROTOCOLS
 from antiphon.lab.writers import parts_of
@@ -69,6 +69,28 @@ def test_every_member_of_a_group_gets_every_message(run: Callable[..., Run]) -> 
     assert not count.see([said(10), said(received=10), said(received=10), said(received=9)])
     assert count.missing == "29 of 30 messages had come by the end"
     assert count.see([said(10), said(received=10), said(received=10), said(received=10)])
+
+
+def test_a_group_is_waited_for_until_every_sender_knows(run: Callable[..., Run]) -> None:
+    count = Count(dataclasses.replace(run(senders=2), pattern="m-n", nodes=3), GROUP)
+    first = said(10, 10, begun_ns=1_000, acks=2, acked_ns=9_000)
+    second = said(10, 10, begun_ns=3_000, acks=1, acked_ns=8_000)
+    silent = said(received=20)
+    assert not count.see([first, second, silent])
+    assert count.slowest is None
+    assert count.see([first, second | {"acks": 2, "acked_ns": 12_000}, silent])
+    assert count.slowest == 9_000  # by its own clock, though the first one began before it
+    assert count.missing == ""
+
+
+def test_one_that_never_tells_is_not_waited_for(run: Callable[..., Run]) -> None:
+    count = Count(dataclasses.replace(run(), pattern="1-n", nodes=2), GROUP)
+    answers = [said(10, begun_ns=1), said(received=10)]
+    assert not count.see(answers)
+    time.sleep(TOLD + 0.05)
+    assert count.see(answers)
+    assert count.slowest is None
+    assert count.missing == ""
 
 
 def test_what_may_be_lost_is_not_waited_for(run: Callable[..., Run]) -> None:

@@ -83,6 +83,14 @@ def test_of_a_number_of_messages_the_last_to_finish_decides() -> Asks:
 
 
 @TESTS.add
+def test_of_a_group_the_slowest_sender_is_known_by_its_own_clock() -> Asks:
+    window = {"messages": 1_000, "kept_from_ns": SECOND, "kept_until_ns": 5 * SECOND}
+    (row,) = yield put(throughput, [run(**window, slowest_sender_ns=2 * SECOND)])
+    assert row["worst_sender_messages_per_second"] == 500.0
+    assert row["worst_sender_bytes_per_second"] == 50_000.0
+
+
+@TESTS.add
 def test_a_message_costs_processor_time_and_frames() -> Asks:
     samples = [
         sample(

@@ -4,7 +4,10 @@ import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.atomic.AtomicLong;
 import javax.xml.parsers.DocumentBuilderFactory;
 import org.jgroups.Address;
 import org.jgroups.Channel;
@@ -25,7 +28,8 @@ import org.w3c.dom.Element;
  * another flow control, or none, with its way to find failures, and with the paper's times. Of those
  * one is gone: this GMS takes no notice of a join_retry_timeout.
  *
- * <p>Of members, the first begins the group, and the others join when they connect.
+ * <p>Of members, the first begins the group, and the others join when they connect. Where a number
+ * of messages is expected of each sender, whoever has all of them tells it so, by an empty one.
  */
 final class Groups extends Role {
     private static final String MULTICAST = "239.255.77.77";
@@ -48,6 +52,10 @@ final class Groups extends Role {
     private String name;
     private JChannel channel;
     private Slowness slowness;
+    private long expected;
+    private final BlockingQueue<Address> complete = new LinkedBlockingQueue<>();
+    private final AtomicLong acks = new AtomicLong();
+    private volatile long acknowledged;
 
     private Groups(String role) {
         super(role);
@@ -66,6 +74,16 @@ final class Groups extends Role {
         name = order.text("channel", "antiphon-lab");
         double slow = order.number("slow", 0);
         slowness = slow > 0 ? new Slowness(slow) : null;
+        expected = order.whole("expected", 0);
+        if (expected > 0) {
+            // Not on the threads that receive: they are not to wait for credits.
+            thread("acknowledge", () -> {
+                while (!closing) {
+                    Address sender = complete.take();
+                    channel.send(new Message(sender, null, new byte[0]));
+                }
+            });
+        }
         return writer && !(member && index == 0) ? "" : join(order.text("address", ""));
     }
 
@@ -169,6 +187,11 @@ final class Groups extends Role {
     private final class Receiver extends ReceiverAdapter {
         @Override
         public void receive(Message message) {
+            if (expected > 0 && message.getLength() == 0) {
+                acknowledged = System.nanoTime();
+                acks.incrementAndGet();
+                return;
+            }
             Sink sink = sources.get(message.getSrc());
             if (sink == null) {
                 sink = sources.computeIfAbsent(message.getSrc(), source -> sink());
@@ -176,6 +199,9 @@ final class Groups extends Role {
             sink.take(message.getRawBuffer(), message.getOffset(), message.getLength());
             if (slowness != null) {
                 slowness.hold();
+            }
+            if (expected > 0 && sink.messages() == expected) {
+                complete.add(message.getSrc());
             }
         }
 
@@ -186,6 +212,16 @@ final class Groups extends Role {
                 viewed.notifyAll();
             }
         }
+    }
+
+    @Override
+    protected long acks() {
+        return acks.get();
+    }
+
+    @Override
+    protected long acknowledged() {
+        return acknowledged;
     }
 
     private int freePort() throws IOException {

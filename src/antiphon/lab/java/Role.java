@@ -66,6 +66,16 @@ abstract class Role implements Pace.Target {
     /** Release everything; may be called before {@code open}. */
     protected abstract void shut() throws Exception;
 
+    /** How many others have said that they have all of this one's messages. */
+    protected long acks() {
+        return 0;
+    }
+
+    /** When the last of them did; 0 before. */
+    protected long acknowledged() {
+        return 0;
+    }
+
     @Override
     public void flush() throws Exception {}
 
@@ -248,6 +258,7 @@ abstract class Role implements Pace.Target {
                 .put("stamped", pace == null ? 0 : pace.stamped())
                 .put("skipped", pace == null ? 0 : pace.missed())
                 .put("begun_ns", pace == null ? 0 : pace.begun()).put("last_ns", last)
+                .put("acks", acks()).put("acked_ns", acknowledged())
                 .put("cpu_ns", cpu).put("cpu", cpu / 1e9).put("resident", resident())
                 .put("threads", ManagementFactory.getThreadMXBean().getThreadCount())
                 .put("heap_used", heap().getUsed()).put("heap_committed", heap().getCommitted())

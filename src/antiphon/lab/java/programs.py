@@ -13,8 +13,10 @@ The orders of a child, with what they take beside their defaults, and what they 
                       second, at the most); for ``Groups``
                       ``stack="udp"|"tcp"`` or one of the paper's, ``channel="antiphon-lab",
                       address=""`` (of other members, with commas), ``slow=0`` (messages a
-                      second that it takes at the most, 0 for all). Answers ``address`` (empty
-                      for a writer, and for a member of a group but the first), ``pid``
+                      second that it takes at the most, 0 for all), ``expected=0`` (messages of
+                      each sender; it is told by an empty one when all have come, 0: by none).
+                      Answers ``address`` (empty for a writer, and for a member of a group but
+                      the first), ``pid``
 ``connect``           ``address``; for ``Groups`` also ``members=2`` to wait for, and answers
                       ``members``, and with ``layers=true`` its stack in words. A reader of the
                       others has nothing to do
@@ -24,7 +26,8 @@ The orders of a child, with what they take beside their defaults, and what they 
 ``send``              as ``start``, and ``messages``: so many, the stamped ones included
 ``sample``            ``time_ns, messages, bytes, wrong, sent, sent_bytes, stamped, skipped``
                       (stamped ones that were due and not sent), ``begun_ns, last_ns`` (0 unless
-                      clocked), ``cpu_ns, cpu, resident, threads, heap_used, heap_committed,
+                      clocked), ``acks, acked_ns`` (members that have all, and when the last
+                      of them said so), ``cpu_ns, cpu, resident, threads, heap_used, heap_committed,
                       collections, pause_ms, garbage_live, garbage_replaced, garbage_missed``;
                       ``views_ns, views`` of a group since the last time
 ``latencies``         ``limit=1000, end=false``: the oldest, which are then forgotten; those of

@@ -88,6 +88,8 @@ class JavaRole(JavaChild):
         # Too short for a stamp: as from Python, none comes between them.
         self._stamps = config["size"] >= STAMP_BYTES
         more["clocked"] = config["messages"] is not None
+        if self._groups and config["pattern"] != "one-way":
+            more["expected"] = config["messages"] or 0
         config = {name: config[name] for name in ("size", "index", "host", "timed")}
         self._pass_on("open", **config, **more)
 
@@ -141,6 +143,8 @@ def _sample(facts: dict[str, Any]) -> dict[str, Any]:
         "skipped": facts["skipped"],
         "begun_ns": facts["begun_ns"],
         "last_ns": facts["last_ns"],
+        "acks": facts["acks"],
+        "acked_ns": facts["acked_ns"],
         "garbage_replaced": facts["garbage_replaced"],
         "garbage_missed": facts["garbage_missed"],
         "gc_collections": facts["collections"],

@@ -1,13 +1,15 @@
 """Antiphon's groups: every process is a member, and what one sends goes to all others.
 
 The variant is ``callback``: ``send`` of bytes, a handler per message. A sender's own messages come
-back to it as in every group; they are not counted, since no other system's are.
+back to it as in every group; they are not counted, since no other system's are. Where each sends a
+given number, whoever has all of a sender's tells that one, by a message without data.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 
 import antiphon
@@ -18,6 +20,7 @@ __all__ = ["ENDPOINT", "GroupEndpoint"]
 
 NAME = "antiphon-lab"
 JOINED = 60.0
+MOST_VIEWS = 1000  # between two looks; what happens that often is told by the counts
 
 
 class GroupSender(Sender):
@@ -50,6 +53,8 @@ class GroupEndpoint(Endpoint):
         self._group: antiphon.Group | None = None
         self._messages = 0
         self._last: int | None = None
+        self._views: list[tuple[int, str, str]] = []
+        self._acknowledged = (0, 0)
 
     def listen(self) -> str:
         if self.config.pattern == "one-way":
@@ -88,7 +93,26 @@ class GroupEndpoint(Endpoint):
             if on_data is not None:
                 on_data(data)
 
-        group.on_message(take)
+        each = self.config.messages
+        got: Counter[antiphon.Member] = Counter()
+
+        def take_and_tell(source: antiphon.Member, data: bytes) -> None:
+            if data:
+                take(source, data)
+                got[source] += 1
+                if got[source] == each and source.name != own:
+                    group.send_async(b"", to=source)
+            else:
+                self._acknowledged = self._acknowledged[0] + 1, time.monotonic_ns()
+
+        @group.on_view
+        def seen(view: antiphon.View) -> None:
+            if len(self._views) < MOST_VIEWS:
+                text = f"{view.id}, {len(view)} members"
+                self._views.append((time.monotonic_ns(), "view", text))
+
+        tells = each is not None and consume and self.config.pattern != "one-way"
+        group.on_message(take_and_tell if tells else take)
         self._group = group.start()
         return group
 
@@ -99,6 +123,13 @@ class GroupEndpoint(Endpoint):
 
     def depths(self) -> dict[str, int]:
         return depths_of(self._node)
+
+    def happenings(self) -> list[tuple[int, str, str]]:
+        seen, self._views = self._views, []
+        return seen
+
+    def acknowledged(self) -> tuple[int, int]:
+        return self._acknowledged
 
     def _count(self) -> tuple[int, int | None]:
         return self._messages, self._last

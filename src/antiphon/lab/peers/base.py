@@ -231,6 +231,11 @@ class Endpoint(ABC):
         """Since the last call: when, which event and a text, such as the views of a group."""
         return []
 
+    def acknowledged(self) -> tuple[int, int]:
+        """How many others have said that they have all of this one's messages, and when the last of
+        them did, by the monotonic clock. Of a group whose members send a given number each."""
+        return 0, 0
+
     def topic_of(self, source: int) -> str | None:
         """The topic on which that one's messages come here, where there are topics."""
         return None

@@ -22,14 +22,16 @@ def throughput(inputs: Inputs) -> DataFrame:
     """Messages and bytes per second that all receivers of a run got, over its repeats.
 
     The worst sender is the one that sent the least in its run: the mean over repeats. Where a
-    number of messages was sent, the last to finish decides how long the run took, so it is that
-    number over the window. ``cpu_ns_per_message`` is what all processes of the run used for a
-    message received, null where that took less than half a second; ``wire_bytes_per_message`` the
-    Ethernet frames for it, in both directions, null where no interface was theirs alone;
-    ``ip_bytes_per_message`` the same without the frames' own headers.
+    number of messages was sent, it is that number over the time until the last receiver had
+    acknowledged them to the slowest sender; over the window, where nobody acknowledges.
+    ``cpu_ns_per_message`` is what all processes of the run used for a message received, null where
+    that took less than half a second; ``wire_bytes_per_message`` the Ethernet frames for it, in
+    both directions, null where no interface was theirs alone; ``ip_bytes_per_message`` the same
+    without the frames' own headers.
     """
     done = common.complete(inputs.runs)
-    seconds = (fn.col("kept_until_ns") - fn.col("kept_from_ns")) / common.NANOS
+    window = fn.col("kept_until_ns") - fn.col("kept_from_ns")
+    seconds = fn.coalesce("slowest_sender_ns", window) / common.NANOS
     counted = fn.when(fn.col("messages").isNotNull() & (seconds > 0), fn.col("messages") / seconds)
     measured = (
         done.join(_worst_sender(inputs, done), ["campaign", "run"], "left")
