@@ -202,10 +202,17 @@ def test_every_run_of_these_plans_is_one_that_its_protocol_can_make(name: str) -
 
 def test_our_groups_are_measured_wherever_the_others_are() -> None:
     cells: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
+    usual: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
     for run in runs_of(load_plan("group")):
-        if run.stack is not None:
+        ours = run.protocol == "antiphon-group"
+        if run.series.startswith("usual-"):
+            over = run.stack if ours else run.protocol.removeprefix("jgroups-")
+            usual[ours].add((over, run.link, run.size, run.nodes, run.messages))
+        elif run.stack is not None:
             what = (run.pattern, run.stack, run.link, run.size, run.nodes, run.senders)
-            cells[run.protocol == "antiphon-group"].add((*what, run.messages))
+            cells[ours].add((*what, run.messages))
+    assert usual[False] < usual[True]
+    assert {one[0] for one in usual[True]} == {"tcp", "udp", "udp-flow", "udp-fc"}
     assert cells[True] == cells[False]
     assert {one[-1] for one in cells[True]} == {1, 10, 100, 1_000, 10_000}
     stacks = {"paper-tcp", "paper-udp", "paper-udp-flow", "paper-udp-fc"}
