@@ -13,10 +13,12 @@ from antiphon import (
     AntiphonError,
     Broker,
     Bus,
+    Closed,
     ConfigError,
     PeerUnreachable,
     PermissionDenied,
     Publisher,
+    RequestCancelled,
     WouldBlock,
 )
 from antiphon.broker import Limits
@@ -163,16 +165,54 @@ def test_on_the_thread_of_the_bus_itself(broker: Broker) -> None:
         assert made[0].receive(PATIENCE).data == b"x"
 
 
-def test_on_an_event_loop_it_is_refused_and_works_in_a_thread(broker: Broker) -> None:
+def test_on_an_event_loop_it_is_refused_and_its_twin_is_named(broker: Broker) -> None:
     async def run() -> None:
         async with Bus(broker.address) as bus:
-            with pytest.raises(WouldBlock):
+            with pytest.raises(WouldBlock, match="use subscribe_async"):
                 bus.subscribe("t", durable="d")
+            with pytest.raises(WouldBlock, match="use publisher_async"):
+                bus.publisher("t", record=True)
+            with pytest.raises(WouldBlock, match="use forget_async"):
+                bus.forget("d")
             assert bus.statistics().subscriptions == 0
-            sub = await asyncio.to_thread(bus.subscribe, "t", durable="d")
-            publisher = await asyncio.to_thread(bus.publisher, "t", record=True)
+            sub = await bus.subscribe_async("t", durable="d")
+            publisher = await bus.publisher_async("t", record=True)
             publisher.publish(b"x")
             assert (await sub.receive_async(PATIENCE)).data == b"x"
+            with pytest.raises(ConfigError, match="is held by"):
+                await bus.forget_async("d")
+            await sub.__aexit__()
+            await bus.forget_async("d")
+            with pytest.raises(ConfigError, match="no durable subscription 'd'"):
+                await bus.forget_async("d")
+            with pytest.raises(ConfigError, match="start 'yesterday'"):
+                await bus.subscribe_async("t", durable="d", start="yesterday")
+
+    asyncio.run(run())
+
+
+def test_one_that_is_cancelled_leaves_nothing_open(broker: Broker) -> None:
+    async def run() -> None:
+        async with Bus(broker.address) as bus:
+            for wait in (0.0, 0.0005, 0.001, 0.002, 0.005):
+                for _ in range(10):
+                    asked = bus.subscribe_async("t", durable="d")
+                    await asyncio.sleep(wait)
+                    if asked.cancel():
+                        with pytest.raises(RequestCancelled):
+                            await asked
+                        continue
+                    sub = await asked  # it was made, and is ours: it works
+                    assert not asked.cancel()
+                    assert bus.statistics().subscriptions == 1
+                    await sub.__aexit__()
+
+            def none_open() -> bool:
+                return bus.statistics().subscriptions == 0
+
+            await asyncio.to_thread(eventually, none_open, PATIENCE)
+        with pytest.raises(Closed):
+            bus.subscribe_async("t", durable="d")
 
     asyncio.run(run())
 

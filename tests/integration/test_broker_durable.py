@@ -345,7 +345,7 @@ def test_coroutines_acknowledge_when_they_end(broker: Broker) -> None:
                 if event.data == b"1" and event.attempt == 1:
                     raise ValueError("once")
 
-            await asyncio.to_thread(bus.subscribe, "t", handler, durable="d", start="earliest")
+            await bus.subscribe_async("t", handler, durable="d", start="earliest")
             await asyncio.to_thread(caught_up, broker, "d")
 
     with Bus(broker.address) as bus:

@@ -357,7 +357,7 @@ def test_closing_a_bus_waits_until_all_is_recorded(broker: Broker, path: Path) -
 def test_flush_and_publish_wait_in_coroutines_by_their_twins(broker: Broker, path: Path) -> None:
     async def main() -> None:
         async with Bus(broker.address) as bus:
-            publisher = await asyncio.to_thread(bus.publisher, "t", record=True)
+            publisher = await bus.publisher_async("t", record=True)
             await publisher.publish_async(b"one")
             await publisher.flush_async(PATIENCE)
             publisher.publish(b"two")
@@ -377,7 +377,7 @@ def test_a_series_that_is_too_long_for_a_coroutine_says_how_much_of_it_went(
 
     async def main() -> None:
         async with Bus(broker.address) as bus:
-            publisher = await asyncio.to_thread(bus.publisher, "t", record=True)
+            publisher = await bus.publisher_async("t", record=True)
             with pytest.raises(WouldBlock, match=r"^publish_many\(\).* its first") as refused:
                 publisher.publish_many(events)
             sent.append(refused.value.sent)

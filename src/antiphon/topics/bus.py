@@ -52,6 +52,7 @@ from antiphon.topics.rights import Word
 from antiphon.topics.statistics import BusStatistics, TopicInfo
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer, make_timer
+from antiphon.topics.twins import as_future
 from antiphon.topics.wishes import Start, check_name, make_wish
 from antiphon.wire.message import Message, decoder_for
 
@@ -330,6 +331,8 @@ class Bus(Owner):
             self._changed.notify_all()
         return publisher
 
+    publisher_async = as_future(publisher)
+
     def _close_publisher(self, publisher: Publisher) -> None:
         if self.node._forked:
             return
@@ -496,6 +499,8 @@ class Bus(Owner):
                 subscription.close()
                 raise
         return subscription
+
+    subscribe_async = as_future(subscribe)
 
     def _close_subscription(self, subscription: Subscription) -> None:
         flow = subscription._core.flow
@@ -743,6 +748,8 @@ class Bus(Owner):
         self._check_open()
         name = check_name("durable", durable)
         self._behind("durable").forget_name(name)
+
+    forget_async = as_future(forget)
 
     def _members_changed(self, present: list[Member], gone: list[Member]) -> None:
         if self._recorded is None:

@@ -104,7 +104,7 @@ class Recorded:
         Raises `ConfigError` before the bus is started, `PeerUnreachable` without a broker, and
         what the broker refuses with.
         """
-        refuse_to_block(call, f"await asyncio.to_thread(...) with {call}")
+        refuse_to_block(call, f"{call.partition('(')[0]}_async")
         if self._bus.closed:
             raise Closed("this bus was closed", what="bus")
         if self._bus._state != "running":
