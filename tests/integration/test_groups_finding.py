@@ -98,6 +98,19 @@ def test_processes_find_each_other_by_multicast(channel: str, stack: str) -> Non
         exchange(crowd)
 
 
+def test_a_member_that_is_found_by_multicast_is_found_on_its_machine_too(channel: str) -> None:
+    """Whichever stands first: one node for all ways, at an address for all of them."""
+    cast = f"mcast://239.77.{os.getpid() % 250}.5:7797?interface=127.0.0.1"
+    with ExitStack() as closing:
+        crowd = Crowd(closing, "both")
+        crowd.start(discover=[cast, "local://"])
+        crowd.start(discover=["local://", "local://others", cast])
+        crowd.start(discover=[cast])
+        crowd.start(discover=["local://"])
+        crowd.all_see(4)
+        exchange(crowd)
+
+
 @pytest.mark.needs("netns")
 def test_machines_find_each_other_by_multicast(channel: str) -> None:
     way = "mcast://239.77.0.4:7796?interface=eth0"

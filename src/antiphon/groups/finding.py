@@ -326,17 +326,22 @@ def find_by(
         )
     ways: list[_Way] = []
     addresses: list[str] = []
-    make: Callable[[], Node] | None = None
+    own: Node | None = None
     try:
-        for text in texts:
+        # A node that is found from other machines is found on this one too, but not the reverse.
+        for text in sorted(texts, key=lambda one: not one.startswith("mcast://")):
             scheme, mark, _ = text.partition("://")
             if not mark:
                 raise _bad(text)
             if scheme in ("local", "mcast"):
                 name = _own_channel(text, group) if scheme == "local" else text
-                channel = open_channel(name, BusConfig.load(), node, secret, tls, node_config)
+                if own is None:
+                    channel = open_channel(name, BusConfig.load(), node, secret, tls, node_config)
+                else:
+                    channel = open_channel(name, BusConfig.load(), own, None, None, None)
                 ways.append(_Channelled(channel, scheme == "mcast"))
-                make = make or channel.make_node
+                if node is None and own is None:
+                    own = channel.make_node()
             elif scheme in ("tcp", "unix", "inproc"):
                 addresses.append(str(parse_address(text, setting="discover")))
             elif scheme == "dns":
@@ -352,17 +357,18 @@ def find_by(
             ways.append(_Addresses(addresses))
         if node is not None:
             return Finding(ways, node, owns_node=False)
-        if make is None:
+        if own is None:
             # A directory may be of a network. Who can be told from strangers listens to all of it.
             known = secret is not None or tls is not None
             shared = any(isinstance(way, _Directory) for way in ways)
             listen = "tcp://0.0.0.0:0" if known and shared else "tcp://127.0.0.1:0"
             own = Node(listen=listen, secret=secret, tls=tls, config=node_config)
-            return Finding(ways, own, owns_node=True)
-        return Finding(ways, make(), owns_node=True)
+        return Finding(ways, own, owns_node=True)
     except BaseException:
         for way in ways:
             way.close()
+        if own is not None:
+            own.close()
         raise
 
 
