@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from antiphon import AuthenticationFailed, Broker, BrokerConfig, Node, NodeConfig
+from antiphon import (
+    AuthenticationFailed,
+    Broker,
+    BrokerConfig,
+    Node,
+    NodeConfig,
+    PeerUnreachable,
+    RequestTimeout,
+)
 from antiphon.testing import Child, Control, Proxy, Stranger, eventually
 from antiphon.topics import Bus, Event, Publisher
 from antiphon.topics.announcements import Subscribed, Update, Want, encode
@@ -37,6 +47,7 @@ from integration.buses import (
     serves,
     wait_served,
 )
+from integration.commands import serving
 from unit.node.pairs import Running, free_address, go_on, numbered, stop
 
 pytestmark = pytest.mark.timeout(60)
@@ -756,3 +767,60 @@ def test_a_slow_subscription_holds_up_its_topic_for_a_while_and_then_misses_even
         last = slow.receive(PATIENCE) if how == "iterated" else held.first(len(got) + 1)[-1]
         assert (last.data, last.missed) == (b"after", last.sequence - len(got) - 1)
         assert last.missed >= dropped
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["gone", "comes back"])
+def test_a_broker_killed_while_a_subscription_is_asked_of_it(tmp_path: Path, back: bool) -> None:
+    """Whoever asks hears soon that nobody answers, or is served by the next broker there."""
+    address, store = free_address(), str(tmp_path / "store")
+    with serving("--listen", address, "--store", store) as broker, Bus(address) as bus:
+        bus.publisher("t", record=True).publish(b"before")
+        bus.publisher("t", record=True).flush(PATIENCE)
+        broker.process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        asked = Running(lambda: bus.subscribe("t", durable="d", start="earliest"))
+        time.sleep(0.3)
+        broker.process.kill()
+        broker.process.wait(PATIENCE)
+        if not back:
+            with pytest.raises((PeerUnreachable, RequestTimeout)):
+                asked.result(PATIENCE)
+            assert time.monotonic() - began < 20  # five seconds, on a machine that has time
+            assert bus.statistics().subscriptions == 0
+            return
+        with serving("--listen", address, "--store", store):
+            sub = asked.result(PATIENCE)
+            assert sub.receive(PATIENCE).data == b"before"
+
+
+def stuck_client(control: Control, address: str) -> None:
+    """One that takes nothing from its broker any more, when it is stopped."""
+    from antiphon import Bus
+
+    with Bus(address) as bus:
+        bus.subscribe("t", lambda event: None)
+        control.tell("ready")
+        control.hear()
+
+
+def test_ctrl_c_ends_a_broker_that_waits_for_a_client_which_hangs() -> None:
+    """The first one closes it in good order, the second ends the patience for that."""
+    with (
+        serving("--listen", "tcp://127.0.0.1:0") as broker,
+        Child(stuck_client, address=broker.address) as client,
+        Bus(broker.address) as bus,
+    ):
+        client.hear(PATIENCE, "ready")
+        publisher = bus.publisher("t", when_full="drop_newest")
+        serves(publisher, 1)
+        client.signal(signal.SIGSTOP)
+        # More than goes into the sockets: what is left is what a drain waits for.
+        for _ in range(400):
+            publisher.publish(bytes(100_000))
+        broker.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert broker.process.poll() is None  # it waits for that one
+        broker.process.send_signal(signal.SIGINT)
+        broker.process.communicate(timeout=PATIENCE)
+        assert broker.process.returncode == 130  # in good order, after five seconds, it is 0
+        client.kill()

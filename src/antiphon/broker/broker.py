@@ -216,16 +216,24 @@ class Broker(Remembering, Owner):
         if before == "closed":
             return
         end(self)
-        # First publishers send no more, then what is here goes on its way.
-        telling = self._neighbours.tell([(peer, encode(Stopped())) for peer in clients])
-        telling += self._neighbours.tell(farewells)
-        # What had to wait is said before the node closes; a client that hangs has half of the time.
-        until = time.monotonic() + drain / 2
-        for job in telling:
-            with contextlib.suppress(AntiphonError, TimeoutError):
-                job.result(max(0.0, until - time.monotonic()))
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(5.0)
+        try:
+            # First publishers send no more, then what is here goes on its way.
+            telling = self._neighbours.tell([(peer, encode(Stopped())) for peer in clients])
+            telling += self._neighbours.tell(farewells)
+            # What had to wait is said before the node closes; one that hangs has half of the time.
+            until = time.monotonic() + drain / 2
+            for job in telling:
+                with contextlib.suppress(AntiphonError, TimeoutError):
+                    job.result(max(0.0, until - time.monotonic()))
+            if self._thread is not None and self._thread is not threading.current_thread():
+                self._thread.join(5.0)
+        except BaseException:  # Ctrl-C ends the patience, not the rest
+            drain = 0.0
+            raise
+        finally:
+            self._close_parts(drain)
+
+    def _close_parts(self, drain: float) -> None:
         if self._opening is not None:
             self._opening.close()
         with self._lock:

@@ -85,6 +85,8 @@ def broker(
 ) -> None:
     """Pass events on between buses, until Ctrl-C or SIGTERM; SIGHUP reads the settings again.
 
+    The second Ctrl-C does not wait for clients that hang.
+
     Example: antiphon broker --listen tcp://127.0.0.1:7000 --store /var/lib/antiphon
     """
     if context.invoked_subcommand is not None:
@@ -99,8 +101,14 @@ def broker(
     _raise_limit()
     secret = read_secret(secret_file)
     ended = threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        if ended.is_set():  # the second time: whoever asks does not want to wait
+            raise KeyboardInterrupt
+        ended.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):  # before it says that it is there
-        signal.signal(number, lambda number, frame: ended.set())
+        signal.signal(number, end)
     made = Broker(listen, secret=secret, store=store, fsync=fsync, config=settings)
     with _started(made) as running:
         signal.signal(signal.SIGHUP, lambda number, frame: _reload_soon(running))
