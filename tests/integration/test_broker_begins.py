@@ -15,6 +15,7 @@ from antiphon import (
     Bus,
     Closed,
     ConfigError,
+    Future,
     PeerUnreachable,
     PermissionDenied,
     Publisher,
@@ -206,6 +207,22 @@ def test_one_that_is_cancelled_leaves_nothing_open(broker: Broker) -> None:
                     assert not asked.cancel()
                     assert bus.statistics().subscriptions == 1
                     await sub.__aexit__()
+
+            # A task that is cancelled when it was made, and has not got it yet.
+            for _ in range(10):
+                asked = bus.subscribe_async("t", durable="d")
+
+                async def wait_for(one: Future[Subscription]) -> Subscription:
+                    return await one
+
+                task = asyncio.ensure_future(wait_for(asked))
+                await asyncio.sleep(0)
+                eventually(asked.done, PATIENCE)  # on the loop, which does nothing meanwhile
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                with pytest.raises(RequestCancelled):
+                    await asked
 
             def none_open() -> bool:
                 return bus.statistics().subscriptions == 0

@@ -158,6 +158,7 @@ def test_a_topic_goes_on_without_its_share_when_the_node_has_given_it_away(
     [
         ('"plant/*" = 0.1', "belongs to patterns"),
         ('"plant/7" = 0', "above 0 and at most 1"),
+        ('"$sys/broker" = 0.1', "publishes it itself"),
         ('"plant/7" = 1.5', "above 0 and at most 1"),
         ('"plant/7" = "much"', "is not a number"),
         ('"a" = 0.6\n"b" = 0.5', "shares sum to 1.1; together they are at most 1 .a: 0.6, b: 0.5."),
@@ -175,3 +176,5 @@ def test_shares_that_make_no_sense_are_refused(tmp_path: Path, table: str, fault
 def test_shares_are_a_table() -> None:
     with pytest.raises(ConfigError, match="a table of topics"):
         BrokerConfig(shares=[("a", 0.5)])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+        BrokerConfig(shares={"a": None})  # type: ignore[dict-item]

@@ -170,7 +170,8 @@ def test_an_adapter_of_ones_own_may_be_a_group_that_loses_messages(tmp_path: Pat
     more = f"nodes = [3]\n{COUNTED}\n{tables}"
     (facts,) = carried_out(tmp_path, "1-n", more, "mine")
     assert facts["outcome"] == "complete", facts["reason"]
-    assert (facts["sent"], facts["received"]) == (300, 400)
+    assert (facts["sent"], facts["received"], facts["lost"]) == (300, 400, 200)
+    assert (facts["receivers"], facts["lossy"]) == (2, True)
     assert facts["slowest_sender_ns"] is None
 
 

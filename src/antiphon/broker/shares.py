@@ -15,6 +15,7 @@ from antiphon.errors import ConfigError
 from antiphon.frozen import FrozenDict
 from antiphon.node.shares import Shares, check_share
 from antiphon.topics.names import check_topic
+from antiphon.topics.rights import SYSTEM
 
 __all__ = ["TopicShares", "check_shares"]
 
@@ -32,7 +33,10 @@ def check_shares(shares: object) -> Mapping[str, float]:
     checked: dict[str, float] = {}
     for name, share in shares.items():
         try:
-            checked[check_topic(name)] = check_share(share)
+            # None would be no share at all, and what the broker says of itself has no queue.
+            checked[check_topic(name)] = check_share(0 if share is None else share)
+            if name.startswith(SYSTEM):
+                raise ConfigError("the broker publishes it itself; name a topic of clients")
         except ConfigError as error:
             raise ConfigError(f"shares, {name!r}: {error}", setting="shares", value=share) from None
     if sum(checked.values()) > 1 + 1e-9:
@@ -51,6 +55,8 @@ class TopicShares:
     def __init__(self, shares: Shares, wanted: Mapping[str, float]) -> None:
         self._shares = shares
         self._wanted = wanted
+        # What the meters showed when the shares were given.
+        self._before: dict[str, dict[str, float]] = {}
 
     def begin(self, topic: Topic) -> None:
         """The topic has a queue now."""
@@ -77,11 +83,12 @@ class TopicShares:
                 self._give(topic, wanted.get(topic.name, 0.0))
 
     def facts(self, topic: Topic) -> dict[str, Any]:
-        """What there is to say of the topic's share, and of its turns since its queue began."""
+        """What there is to say of the topic's share, and of its turns since it has it."""
         share = self._of(topic)
         if not share or topic.handle is None:
             return {"share": None}
-        meter = topic.handle.meter()
+        before = self._before.get(topic.name, {})
+        meter = {name: one - before.get(name, 0.0) for name, one in topic.handle.meter().items()}
         turns, waited = meter["slices"], meter["waited"] + meter["resumed"]
         return {
             "share": share,
@@ -96,6 +103,9 @@ class TopicShares:
 
     def _give(self, topic: Topic, share: float) -> None:
         assert topic.handle is not None
+        self._before.pop(topic.name, None)
+        if share:
+            self._before[topic.name] = topic.handle.meter()
         try:
             self._shares.give(topic.handle, share, f"topic {topic.name!r}")
         except ConfigError as error:  # a program has given some of this node's time to others

@@ -157,11 +157,11 @@ def _figure(one: dict[str, Any], name: str) -> str:
 
 
 def _lost(one: Mapping[str, Any]) -> str:
-    """Which part of what was sent did not come; empty where nothing may get lost."""
-    sent, lost = one.get("sent"), one.get("lost")
-    if not sent or lost is None:
+    """Which part of what was to come did not; empty where nothing may get lost."""
+    lost = one.get("lost")
+    if not one.get("sent") or lost is None:
         return ""
-    part = 100 * lost / sent
+    part = 100 * lost / max(1, one["received"] + lost)
     return "< 0.1 %" if 0 < part < 0.1 else f"{part:.1f} %"
 
 

@@ -19,7 +19,7 @@ from antiphon._version import __version__
 from antiphon.lab.bench.processes import Child, Crew, WorkerFailed, WorkerTimeout, ask_all
 from antiphon.lab.campaign import Campaign
 from antiphon.lab.competing import Competition, garbage_order, share_as_garbage
-from antiphon.lab.counted import Count
+from antiphon.lab.counted import Count, receivers
 from antiphon.lab.delays import Delays
 from antiphon.lab.java.role import JavaRole, prepared
 from antiphon.lab.latencies import latency_table
@@ -207,6 +207,7 @@ class Conducted:
         for party, answer in zip(those, answers, strict=True):
             offset = self._clocks[party.place.host].offset_ns
             answer |= {key: answer[key] - offset for key in CLOCKED if answer.get(key)}
+            self._happened(party, answer.get("events", ()))
         return self._count.see(answers)
 
     def _settles(self) -> bool:
@@ -510,9 +511,10 @@ class Conducted:
     def _loss(self, outcome: str) -> dict[str, int | None]:
         if not self._protocol.lossy or self._variant == REQUEST:
             return {}
+        each = receivers(self._run, self._protocol)
         if self._count is not None:
-            return loss(self._count.sent, self._count.received, outcome)
-        return loss(self._grown("sent"), self._grown("received"), outcome)
+            return loss(self._count.sent, self._count.received, outcome, each)
+        return loss(self._grown("sent"), self._grown("received"), outcome, each)
 
     def _grown(self, name: str) -> int:
         """What a count grew by in the window, all processes together."""
@@ -578,6 +580,8 @@ class Conducted:
             "campaign": self._campaign.id,
             **facts_of(run),
             "variant": self._variant,
+            "receivers": receivers(run, self._protocol),
+            "lossy": self._protocol.lossy,
             "kept_from_ns": self._window[0],
             "kept_until_ns": self._window[1],
             "hosts": self._hosts(),

@@ -53,9 +53,9 @@ def one_in(found: float, every: bool) -> float:
     return 1.0 if every and found < EDGES else max(1.0, found)
 
 
-def loss(sent: int, received: int, outcome: str) -> dict[str, int | None]:
+def loss(sent: int, received: int, outcome: str, each: int = 1) -> dict[str, int | None]:
     """Of what may lose some, as ``run.json`` has it. What is on its way at either end of the window
     is about the same, and cancels out; of a run that went wrong nobody can tell what was lost from
-    what was never to come."""
-    lost = max(0, sent - received) if outcome == "complete" else None
+    what was never to come. ``each`` is how many get a message that is sent once."""
+    lost = max(0, sent * each - received) if outcome == "complete" else None
     return {"sent": sent, "received": received, "lost": lost}

@@ -55,13 +55,14 @@ class Later:
         kind: int | None = None,
         attempt: Callable[[], bool] | None = None,
         value: Any = None,
+        job: Job[Any] | None = None,
     ) -> Job[Any]:
-        """The work's future. Raises `QueueFull` when too much waits already.
+        """The work's future, or ``job``. Raises `QueueFull` when too much waits already.
 
         ``attempt`` does the same work if it need not wait, and says whether it did: then the
         future's value is ``value``. What queued up behind a call that waited goes so, all at once.
         """
-        job: Job[Any] = Job(peer if peer > 0 else None, kind)
+        job = job or Job(peer if peer > 0 else None, kind)
         with self._condition:
             if self._closed:
                 raise Closed("this node is closed; nothing can be sent any more", what="node")

@@ -289,7 +289,8 @@ def _offsets(told: Mapping[str, Any]) -> tuple[int, ...] | None:
 def _typed(name: str, value: Any, kind: str) -> Any:
     if value is None:
         return None
-    if kind == "string" and isinstance(value, str):
+    wanted = {"string": str, "boolean": bool}.get(kind)
+    if wanted is not None and isinstance(value, wanted):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         if kind == "double":

@@ -27,6 +27,7 @@ _ARROW = {
     "int": pa.int32(),
     "bigint": pa.int64(),
     "double": pa.float64(),
+    "boolean": pa.bool_(),
     "array<bigint>": pa.list_(pa.int64()),
 }
 

@@ -62,6 +62,9 @@ FACTS: Columns = {
     "latency_left_out": "bigint",
     # From schema version 3 on; null before.
     "latency_skipped": "bigint",
+    # Of each message, and whether it may get lost; null where the lab did not say yet.
+    "receivers": "int",
+    "lossy": "boolean",
     # Of groups whose members acknowledge; null elsewhere.
     "slowest_sender_ns": "bigint",
     "cpu_share": "double",

@@ -30,6 +30,7 @@ from antiphon.errors import (
 from antiphon.node import TLS, Future, Node, NodeConfig
 from antiphon.node.config import Insecure, check_flag, check_type
 from antiphon.node.coroutines import is_coroutine, no_loop
+from antiphon.node.later import Later
 from antiphon.node.life import Owner, begin, end
 from antiphon.node.loops import refuse_to_block
 from antiphon.node.shares import check_share
@@ -139,6 +140,7 @@ class Bus(Owner):
         self._told = -1
         self._look_due = 0.0
         self._conduct = Conduct()
+        self._asking = Later()  # not the node's: what asks a broker that is away takes long
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -225,6 +227,7 @@ class Bus(Owner):
         until = time.monotonic() + drain
         with contextlib.ExitStack() as stack:  # backwards; Ctrl-C ends the patience, not the rest
             stack.callback(self._end_waits)
+            stack.callback(self._asking.close)
             stack.callback(self._wake)
             stack.callback(self._interests.judge.close)
             for publisher in publishers:

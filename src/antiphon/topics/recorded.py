@@ -162,7 +162,7 @@ class Recorded:
     def _wait_until_heard(self, flow: int | None, call: str, until: float) -> None:
         bus = self._bus
         question = Heard(bus._ledger.incarnation, bus._ledger.version, flow)
-        moment, pause = 0.0, _SOON
+        moment, held, pause = 0.0, 0.0, _SOON
         while True:
             with bus._lock:
                 letters = bus._neighbours.letters() if bus._state == "running" else []
@@ -170,6 +170,12 @@ class Recorded:
             bus._neighbours.tell(letters)
             try:
                 begun, written = self.ask(question, call, until)
+            except Held:  # by one whose end is on its way, such as a call that was cancelled
+                held = held or time.monotonic() + _MOMENT
+                if time.monotonic() > held:
+                    raise
+                time.sleep(_LOOK)
+                continue
             except RequestTimeout:
                 if moment:
                     return  # it has begun, and the disk takes its time

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from antiphon.errors import AntiphonError, RequestCancelled
 from antiphon.node import Future
 from antiphon.node.future import Job
 
@@ -18,22 +21,48 @@ __all__ = ["as_future"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Queues of their own among those of the node: they do not wait for each other.
-_keys = itertools.count(1 << 43)
+_keys = itertools.count(1)  # queues of their own: the calls do not wait for each other
 
 
-class _Made(Job[T]):
-    """What a call has made. If nobody wants it any more, it is closed."""
+class _Asked(Job[T]):
+    """A call to come. What it has made and nobody takes, since it was cancelled, is closed."""
 
-    waiting: list[Job[Any]]
+    def __init__(self, drop: Callable[[T], object]) -> None:
+        super().__init__()
+        self._drop = drop
+        self._taken = False
+
+    def _finish(
+        self, outcome: tuple[T] | BaseException | None
+    ) -> list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]:
+        made: tuple[T] | None = None
+        waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        with self._lock:
+            if self._cancelled and isinstance(outcome, tuple):
+                made, outcome = outcome, RequestCancelled("a call was cancelled while it was made")
+            if not self._done.is_set():
+                self._outcome = outcome
+                self._done.set()
+                waiting, self._waiting = self._waiting, []
+        if made is not None:
+            self._drop(made[0])
+        return waiting
 
     def cancel(self) -> bool:
-        """Only before it was handed over."""
-        if self.waiting and self.waiting[0]._inner is not self:
-            close = getattr(self.result(), "close", None)
-            if close is not None:
-                close()
-        return False
+        if super().cancel():
+            return True
+        with self._lock:
+            made = self._outcome
+            if self._taken or not isinstance(made, tuple):
+                return False
+            self._outcome = RequestCancelled("a call was cancelled when it had been made")
+        self._drop(made[0])
+        return True
+
+    def _take(self) -> T:
+        with self._lock:
+            self._taken = isinstance(self._outcome, tuple)
+        return super()._take()
 
 
 def as_future(
@@ -41,20 +70,22 @@ def as_future(
 ) -> Callable[Concatenate[Bus, P], Future[T]]:
     """The same as a `Future`, done when the broker has answered. Never blocks.
 
-    One that is cancelled leaves nothing open.
+    One that is cancelled, or whose task is, leaves nothing open.
     """
 
     def later(bus: Bus, /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         bus._check_open()
-        waiting: list[Job[Any]] = []
 
-        def work() -> Future[T]:
-            made: _Made[T] = _Made.of(call(bus, *args, **kwargs))
-            made.waiting = waiting
-            return made
+        def drop(made: Any) -> None:
+            close = getattr(made, "close", None)
+            if close is not None:  # elsewhere: it may wait for a handler
+                with contextlib.suppress(AntiphonError):  # the bus is closed, and with it this
+                    bus._asking.add(-next(_keys), close)
 
-        waiting.append(bus.node._later.add(-next(_keys), work))
-        return waiting[0]
+        asked: _Asked[T] = _Asked(drop)
+        work = functools.partial(call, bus, *args, **kwargs)
+        bus._asking.add(-next(_keys), work, job=asked)
+        return asked
 
     name = f"{call.__name__}_async"
     functools.update_wrapper(later, call)

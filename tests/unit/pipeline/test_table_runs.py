@@ -37,6 +37,9 @@ def test_what_is_lost_is_known_only_where_it_can_be() -> Asks:
         run("number", protocol="pyzmq", messages=20),
         run("group", protocol="jgroups-udp", pattern="n-n", nodes=3, senders=3, messages=20),
         run("failed", protocol="udp-c", outcome="blocked"),
+        # Adapters of one's own, which only the run knows.
+        run("mine", protocol="mine", pattern="n-n", nodes=3, senders=3, receivers=2, lossy=True),
+        run("others", protocol="others", pattern="n-n", nodes=3, receivers=1, lossy=False),
     ]
     samples = [
         row
@@ -49,7 +52,15 @@ def test_what_is_lost_is_known_only_where_it_can_be() -> Asks:
     ]
     lost = {row["run"]: row["lost_messages"] for row in (yield put(runs, counted, samples))}
     # Of the group every message has two receivers; 18 of 40 have come.
-    assert lost == {"sure": None, "lossy": 19, "number": 2, "group": 22, "failed": None}
+    assert lost == {
+        "sure": None,
+        "lossy": 19,
+        "number": 2,
+        "group": 22,
+        "failed": None,
+        "mine": 39,  # of what is counted in the window
+        "others": None,
+    }
 
 
 @TESTS.add

@@ -43,7 +43,7 @@ SHARED: tuple[Table, ...] = (by_run, by_flow)
 
 def sizing(inputs: Inputs) -> DataFrame:
     """Requests per second that a cluster sustains when a given part of them are updates."""
-    return sized(scaling(inputs), fan_out(), inputs.update_share)
+    return sized(scaling(inputs), fan_out(told=False), inputs.update_share)
 
 
 TABLES: dict[str, Table] = {

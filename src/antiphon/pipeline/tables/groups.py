@@ -32,7 +32,9 @@ def scaling(inputs: Inputs) -> DataFrame:
         common.complete(inputs.runs)
         .groupBy(*common.KEYS)
         .agg(
-            fn.count("*").alias("repeats"), *(fn.avg(rate).alias(f"{rate}_total") for rate in RATES)
+            fn.count("*").alias("repeats"),
+            fn.max("receivers").alias("receivers"),
+            *(fn.avg(rate).alias(f"{rate}_total") for rate in RATES),
         )
         .withColumns(
             {f"{rate}_node": fn.try_divide(fn.col(f"{rate}_total"), per_sender) for rate in RATES}

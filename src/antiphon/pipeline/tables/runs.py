@@ -44,9 +44,8 @@ def runs(inputs: Inputs) -> DataFrame:
         {"p50_us": "latency_p50_us", "p99_us": "latency_p99_us"}
     )
     lost = fn.col("sent_messages") * common.fan_out() - fn.col("received_messages")
-    known = (fn.col("outcome") == "complete") & (
-        fn.col("messages").isNotNull() | fn.col("protocol").isin(*common.LOSSY)
-    )
+    lossy = fn.coalesce("lossy", fn.col("protocol").isin(*common.LOSSY))
+    known = (fn.col("outcome") == "complete") & (fn.col("messages").isNotNull() | lossy)
     seconds = (fn.col("kept_until_ns") - fn.col("kept_from_ns")) / common.NANOS
     joined = (
         inputs.runs.join(counted, ["campaign", "run"], "left")
