@@ -124,7 +124,7 @@ def test_a_share_shows_its_code_the_prediction_and_both_measurements() -> None:
     assert done.returncode == 0, done.stderr
     text = done.stdout
     places = [
-        text.index(shown)
+        text.find(shown)
         for shown in (
             "sub.share = 0.2",
             "shares off: predicted mean response",
@@ -132,6 +132,7 @@ def test_a_share_shows_its_code_the_prediction_and_both_measurements() -> None:
             "the paced topic",
         )
     ]
+    assert -1 not in places, text
     assert places == sorted(places)
 
 
