@@ -373,8 +373,9 @@ def test_threads_do_not_grow_with_groups(party: Party) -> None:
         before = threads()
         for number in range(1, 20):
             stack.enter_context(Group(f"{party.name}-{number}", node=node))
-        # Waiting calls may have a spare of the scheduler's; nothing is per group.
-        assert threads() <= before + 3
+        # Waiting calls may have a spare of the scheduler's, and on a busy machine helpers for a
+        # while; nothing is per group.
+        eventually(lambda: threads() <= before + 3, 30)
 
 
 def test_connections_that_break_lose_nothing_and_nobody(party: Party) -> None:

@@ -271,7 +271,8 @@ def test_a_large_gap_is_filled(crowd: Crowd, count: Callable[[int, int], int]) -
     faults = {"DropDatagrams": {"first": count(60, 700)}}
     crowd.gather(2, faults=faults, config={"mtu": 1400})
     crowd.all_send(many, senders=1, size=8)
-    assert crowd.statistics(0)["layers"]["nak"]["repeated"] > many / 2
+    # How many messages a datagram has depends on how busy the machine is.
+    assert crowd.statistics(0)["layers"]["nak"]["repeated"] > many / 10
 
 
 def test_without_acknowledgements_nothing_is_sent_again_and_again(crowd: Crowd) -> None:
