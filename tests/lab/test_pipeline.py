@@ -29,15 +29,18 @@ def antiphon(*arguments: str | Path) -> str:
 def test_a_quick_campaign_becomes_tables_and_a_report(tmp_path: Path) -> None:
     campaign, out = tmp_path / "campaign", tmp_path / "tables"
     told = antiphon("lab", "run", "stability", "--quick", "--out", campaign, "--json")
-    measured = {run["run"]: run for run in json.loads(told)["runs"]}
+    said = json.loads(told)
+    measured = {run["run"]: run for run in said["runs"]}
     assert Counter(run["outcome"] for run in measured.values()) == {"complete": len(measured)}
     protocols = {"antiphon-node", "tcp-python", "asyncio", "pyzmq", "zenoh"}
     assert {run["protocol"] for run in measured.values()} == protocols
     printed = antiphon("pipeline", "run", campaign, "--out", out).splitlines()
     assert printed[-1] == str(out / "report.html")
     rows = {row["run"]: row for row in store.read_table(out, "runs").to_pylist()}
+    links = {link["run"]: link for link in said["links"]}
+    assert len(links) == 3
     assert {name: row["outcome"] for name, row in rows.items()} == {
-        name: run["outcome"] for name, run in measured.items()
+        name: run["outcome"] for name, run in (measured | links).items()
     }
     assert store.set_aside_of(out) == []
     throughput = store.read_table(out, "throughput").to_pylist()
