@@ -107,13 +107,16 @@ tsan-stress: tsan
 # find it. libstdc++ is preloaded too: without it ASan meets the first exception before it has
 # found the function that throws. pymalloc would hide overruns inside its arenas. Only sys.stderr
 # is captured, since a report written just before the process ends must reach the terminal. Java
-# does not run with ASan preloaded, and the pipeline has no native code.
+# does not run with ASan preloaded, and the pipeline has no native code. gcc 12's ASan does not hold
+# its allocator's locks over a fork: a child of a broker under load may wait for one for ever, so that
+# test, in which the children go on to use Python, is left to `make test`.
 asan: $(ASAN_VENV)/.built
 	LD_PRELOAD="$(LIBASAN) $(LIBSTDCXX)" PYTHONMALLOC=malloc \
 	ASAN_OPTIONS="detect_leaks=0:$$ASAN_OPTIONS" \
 	UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:$$UBSAN_OPTIONS" \
 		$(ASAN_VENV)/bin/python $(ASAN_TESTS) \
 		--deselect 'tests/integration/test_docs.py::test_the_code_on_the_page_runs[docs/howto/which-messaging-system.md]' \
+		--deselect tests/integration/test_broker_forks.py \
 		--capture=sys --timeout=300 $(PYTEST_ARGS)
 
 clean:
