@@ -268,11 +268,11 @@ def test_a_lost_last_message_is_found_though_nothing_follows(crowd: Crowd) -> No
 def test_a_large_gap_is_filled(crowd: Crowd, count: Callable[[int, int], int]) -> None:
     """Of everything that is sent in one go, nothing comes at first."""
     many = count(5000, 50_000)
-    faults = {"DropDatagrams": {"first": count(60, 700)}}
+    # Enough for half of them, also where a busy machine makes datagrams of a few messages each.
+    faults = {"DropDatagrams": {"first": count(120, 1400)}}
     crowd.gather(2, faults=faults, config={"mtu": 1400})
     crowd.all_send(many, senders=1, size=8)
-    # How many messages a datagram has depends on how busy the machine is.
-    assert crowd.statistics(0)["layers"]["nak"]["repeated"] > many / 10
+    assert crowd.statistics(0)["layers"]["nak"]["repeated"] > many / 2
 
 
 def test_without_acknowledgements_nothing_is_sent_again_and_again(crowd: Crowd) -> None:
