@@ -30,7 +30,9 @@ class Acks : public Pump {
    public:
     Acks(std::shared_ptr<Node> node, std::uint32_t flow) : Pump(std::move(node)), flow_(flow) {}
     ~Acks() override {
-        if (!node_->forked()) retire();
+        if (node_->forked()) return;
+        retire();
+        if (!ranges_.empty()) node_->end_word();
     }
 
     // In a child of the process that it belongs to: nothing may be called then.
@@ -38,8 +40,8 @@ class Acks : public Pump {
     // True: there was nothing to be sent before it. Whoever may be busy with the next event for long then
     // nudges; those that come before the task has its turn go together.
     bool add(const AckOf& event, AckRange::Verdict verdict);
-    void send();  // never waits; what has no room goes later
-    // May block: until nothing is left to be sent, or the point in time. False: something is.
+    void send();  // never waits; what has no room goes later. In a slice: while a node closes no other thread may
+    // May block: until nothing is left to be sent, the node is closed, or the point in time. False: something is.
     bool wait_sent(Nanos until);
     bool run_slice(Nanos) override {
         send();
@@ -47,11 +49,13 @@ class Acks : public Pump {
     }
 
    private:
+    void clear();  // with the mutex: nobody will send these
+
     const std::uint32_t flow_;
     std::mutex mutex_;
     std::condition_variable sent_;
     std::uint16_t broker_ = 0;  // whom these are for
-    std::vector<AckRange> ranges_;
+    std::vector<AckRange> ranges_;  // a word that the node's close waits for, while there are any
 };
 
 }  // namespace antiphon::python

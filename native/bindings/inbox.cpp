@@ -273,7 +273,8 @@ void Inbox::close() {
     if (node_->forked()) return;  // it is the parent's
     Released released;
     node_->remove_registration(registration_);
-    if (acks_) acks_->send();
+    // By a slice, and not here: while its node closes only slices may send.
+    if (acks_) acks_->nudge();
 }
 
 }  // namespace antiphon::python

@@ -151,6 +151,14 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         // what somebody who reads was just about to put into a queue.
         if (!selector_.has_turn()) Selector::Turn{selector_};
         patiently(until, [this](Nanos point) { return scheduler_.wait_idle(point); });
+        // What handlers have said and had no room yet: the credit for it may be on its way.
+        patiently(until, [this](Nanos point) {
+            std::unique_lock lock(close_mutex_);
+            while (words_.load(std::memory_order_acquire) != 0) {
+                if (!wait_until(drained_, lock, point)) return false;
+            }
+            return true;
+        });
     }
     phase_.store(Phase::closing, std::memory_order_seq_cst);
     requests_.end_all(nullptr, Pending::State::closed, {});
@@ -208,6 +216,12 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         drained_.notify_all();
     }
     return !stuck_handler_;
+}
+
+void Node::end_word() {
+    if (words_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    std::lock_guard lock(close_mutex_);
+    drained_.notify_all();
 }
 
 // With the selector's turn, after its thread has ended.

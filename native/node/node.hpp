@@ -193,6 +193,10 @@ class Node {
     // everything is joined. False when a handler is still running: the node must be kept for it.
     // An interrupt ends the patience, not the closing.
     bool close(Nanos drain, const Interrupted* interrupted = nullptr);
+    // Somebody has a last word, which waits for room or for credit: a close with time left waits until it is
+    // on its way. Each word is begun and ended once; any thread.
+    void begin_word() noexcept { words_.fetch_add(1, std::memory_order_relaxed); }
+    void end_word();
     bool fresh() const { return phase_.load(std::memory_order_acquire) == Phase::fresh; }
     bool closed() const { return phase_.load(std::memory_order_acquire) >= Phase::closing; }
     // True in a child that was forked off the process that made this node. Nothing works there, and
@@ -633,6 +637,8 @@ class Node {
     std::mutex close_mutex_;
     std::condition_variable drained_;
     bool is_drained_ = false;
+    // Written by whoever begins or ends a word; read by the closing thread, which is woken under close_mutex_.
+    std::atomic<std::size_t> words_{0};
     bool stuck_handler_ = false;
     std::atomic<std::uint64_t> unknown_kind_{0}, refused_{0}, protocol_errors_{0}, starvations_{0},
         dismissed_{0};

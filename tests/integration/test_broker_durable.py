@@ -50,7 +50,7 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % i for i in range(first, end)]
 
 
-def left(broker: Broker, name: str) -> None:
+def nobody_holds(broker: Broker, name: str) -> None:
     """Waits until the broker knows that nobody holds the name."""
     deliveries = broker._deliveries
     assert deliveries is not None
@@ -75,6 +75,47 @@ def test_a_name_goes_on_where_it_was(broker: Broker) -> None:
             events.wait(101)
             caught_up(broker, "billing")
             assert sorted(events.data) == sorted([*numbers(100, 200), b"new topic"])
+
+
+@pytest.mark.parametrize("how", ["handled", "read", "by hand"])
+def test_what_was_acknowledged_last_goes_before_its_bus(broker: Broker, how: str) -> None:
+    """The first acknowledgement of a connection asks for credit, which takes its time."""
+    with Bus(broker.address) as bus, Proxy(broker.address) as proxy:
+        record(bus, "t", *numbers(0, 4))
+        one = Bus(proxy.address).start()
+        taken: list[int] = []
+
+        def take_one(event: Event) -> None:
+            if not taken:
+                proxy.back.stall()
+            taken.append(event.sequence)
+            if how == "by hand":
+                event.ack()
+
+        if how == "handled":
+            one.subscribe("t", take_one, durable="e", start="earliest")
+            eventually(lambda: len(taken) == 4, PATIENCE)
+        else:
+            reader = one.subscribe(
+                "t",
+                durable="e",
+                start="earliest",
+                ack="manual" if how == "by hand" else "auto",
+            )
+            for event in reader:
+                take_one(event)
+                if event.sequence == (2 if how == "by hand" else 3):
+                    break
+        closing = threading.Thread(target=one.close)
+        closing.start()
+        nobody_holds(broker, "e")
+        closing.join(0.3)
+        proxy.back.flow()
+        closing.join(PATIENCE)
+        record(bus, "t", b"last")
+        left = [5] if how == "handled" else [3, 4, 5]
+        with bus.subscribe("t", durable="e") as rest:
+            assert sorted(event.sequence for event in take(rest, len(left))) == left
 
 
 def test_the_position_outlives_the_broker(path: Path) -> None:
@@ -396,7 +437,7 @@ def test_another_filter_counts_from_the_position_on(broker: Broker) -> None:
         sub = bus.subscribe("t", Events(), durable="d", start="earliest", where="n < 5")
         caught_up(broker, "d")
         sub.close()
-        left(broker, "d")  # until then what comes is judged by its filter
+        nobody_holds(broker, "d")  # until then what comes is judged by its filter
         for i in range(20, 40):
             publisher.publish(b"%d" % i, {"n": i})
         sub = bus.subscribe("t", durable="d", where="n > 35")
