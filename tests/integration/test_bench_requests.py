@@ -36,6 +36,7 @@ NEEDS = {
     "grpc": ("grpc",),
 }
 SHORT = Options(seconds=0.1, warmup=0.0, min_bytes=0, stretch=1.0)
+LONGER = Options(seconds=5.0, warmup=0.0, min_bytes=0, stretch=1.0)
 
 
 def case(point: Point) -> Any:
@@ -64,6 +65,8 @@ def points() -> Iterator[Point]:
 def test_every_answer_is_what_was_asked(point: Point) -> None:
     before = descendants(os.getpid())
     measurement = measure_calls(point, SHORT)
+    if measurement.outcome == "ok" and not measurement.messages:  # the machine paused for so long
+        measurement = measure_calls(point, LONGER)
     assert (measurement.outcome, measurement.reason) == ("ok", "")
     assert measurement.messages > 0
     assert measurement.rate > 0
