@@ -212,7 +212,7 @@ def test_a_broker_that_is_started_on_a_full_disk_reads_says_so_and_records_later
             publisher.flush(PATIENCE)
         filler.unlink()
         eventually(lambda: len(events) == 3, PATIENCE)
-        # It has the event before the publisher has the receipt, and until then the disk is full for it.
+        # An event may come before its receipt, and until then the disk is full for the publisher.
         eventually(lambda: publisher.statistics()["pending"] == 0, PATIENCE)
         publisher.flush(PATIENCE)
         eventually(lambda: "has space again" in caplog.text, PATIENCE)
