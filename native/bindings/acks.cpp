@@ -37,7 +37,7 @@ bool Acks::add(const AckOf& event, AckRange::Verdict verdict) {
 }
 
 void Acks::send() {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     Peer* peer = broker_ == 0 ? nullptr : node_->find_peer(broker_);
     std::size_t most = kAtOnce;
     for (bool parked = false; !ranges_.empty() && peer != nullptr;) {
@@ -49,6 +49,9 @@ void Acks::send() {
             if (ranges_.empty()) node_->end_word();
         } else if (tried.status == Attempt::Status::large && count > 1) {
             most = count / 2;  // than the broker's window has room for
+        } else if (tried.status == Attempt::Status::closed && !node_->closed()) {
+            lock.unlock();
+            return nudge();  // it is closing, and only slices may send
         } else if (tried.status == Attempt::Status::closed || gone(*peer, tried)) {
             clear();
         } else if (tried.status != Attempt::Status::again) {

@@ -40,7 +40,7 @@ class Acks : public Pump {
     // True: there was nothing to be sent before it. Whoever may be busy with the next event for long then
     // nudges; those that come before the task has its turn go together.
     bool add(const AckOf& event, AckRange::Verdict verdict);
-    void send();  // never waits; what has no room goes later. In a slice: while a node closes no other thread may
+    void send();  // never waits; what has no room goes later
     // May block: until nothing is left to be sent, the node is closed, or the point in time. False: something is.
     bool wait_sent(Nanos until);
     bool run_slice(Nanos) override {

@@ -273,8 +273,7 @@ void Inbox::close() {
     if (node_->forked()) return;  // it is the parent's
     Released released;
     node_->remove_registration(registration_);
-    // By a slice, and not here: while its node closes only slices may send.
-    if (acks_) acks_->nudge();
+    if (acks_) acks_->send();
 }
 
 }  // namespace antiphon::python

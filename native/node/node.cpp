@@ -151,8 +151,11 @@ bool Node::close(Nanos drain, const Interrupted* interrupted) {
         // what somebody who reads was just about to put into a queue.
         if (!selector_.has_turn()) Selector::Turn{selector_};
         patiently(until, [this](Nanos point) { return scheduler_.wait_idle(point); });
-        // What handlers have said and had no room yet: the credit for it may be on its way.
-        patiently(until, [this](Nanos point) {
+        // What handlers have said and had no room yet: the credit for it may be on its way. One that hangs has
+        // half of the time: the other half is for the farewells to all others.
+        const Nanos now = now_ns();
+        Nanos half = until > now ? now + (until - now) / 2 : until;
+        patiently(half, [this](Nanos point) {
             std::unique_lock lock(close_mutex_);
             while (words_.load(std::memory_order_acquire) != 0) {
                 if (!wait_until(drained_, lock, point)) return false;

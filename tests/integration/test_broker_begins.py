@@ -183,7 +183,10 @@ def test_on_an_event_loop_it_is_refused_and_its_twin_is_named(broker: Broker) ->
             with pytest.raises(ConfigError, match="is held by"):
                 await bus.forget_async("d")
             await sub.__aexit__()
-            await bus.forget_async("d")
+            forgotten = bus.forget_async("d")
+            await asyncio.to_thread(eventually, forgotten._ended, PATIENCE)
+            assert not forgotten.cancel()  # it has happened
+            await forgotten
             with pytest.raises(ConfigError, match="no durable subscription 'd'"):
                 await bus.forget_async("d")
             with pytest.raises(ConfigError, match="start 'yesterday'"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import Broker, Bus, ConfigError, Event, NodeConfig
+from antiphon import Broker, Bus, ConfigError, Event, Node, NodeConfig
 from antiphon.testing import Child, ChildFailed, Collected, Control, Proxy, eventually
 from integration.buses import PATIENCE, Events
 from integration.durables import (
@@ -77,45 +77,77 @@ def test_a_name_goes_on_where_it_was(broker: Broker) -> None:
             assert sorted(events.data) == sorted([*numbers(100, 200), b"new topic"])
 
 
-@pytest.mark.parametrize("how", ["handled", "read", "by hand"])
+@pytest.mark.parametrize("how", ["handled", "read", "by hand", "meanwhile"])
 def test_what_was_acknowledged_last_goes_before_its_bus(broker: Broker, how: str) -> None:
     """The first acknowledgement of a connection asks for credit, which takes its time."""
     with Bus(broker.address) as bus, Proxy(broker.address) as proxy:
         record(bus, "t", *numbers(0, 4))
         one = Bus(proxy.address).start()
         taken: list[int] = []
+        begun = threading.Event()  # the call that subscribes has had its answer
 
         def take_one(event: Event) -> None:
+            begun.wait(PATIENCE)
             if not taken:
                 proxy.back.stall()
             taken.append(event.sequence)
-            if how == "by hand":
+            if how in ("by hand", "meanwhile"):
                 event.ack()
 
         if how == "handled":
             one.subscribe("t", take_one, durable="e", start="earliest")
+            begun.set()
             eventually(lambda: len(taken) == 4, PATIENCE)
         else:
             reader = one.subscribe(
                 "t",
                 durable="e",
                 start="earliest",
-                ack="manual" if how == "by hand" else "auto",
+                ack="auto" if how == "read" else "manual",
             )
+            begun.set()
             for event in reader:
                 take_one(event)
-                if event.sequence == (2 if how == "by hand" else 3):
+                if event.sequence == (3 if how == "read" else 2):
                     break
-        closing = threading.Thread(target=one.close)
+            third = reader.receive(PATIENCE) if how == "meanwhile" else None
+        closing = threading.Thread(target=one.close, args=(PATIENCE * 4,))
         closing.start()
         nobody_holds(broker, "e")
         closing.join(0.3)
+        if how == "meanwhile":
+            assert third is not None
+            third.ack()  # which takes none of those with it that wait already
         proxy.back.flow()
         closing.join(PATIENCE)
         record(bus, "t", b"last")
-        left = [5] if how == "handled" else [3, 4, 5]
+        left = {"handled": [5], "meanwhile": [4, 5]}.get(how, [3, 4, 5])
         with bus.subscribe("t", durable="e") as rest:
             assert [event.sequence for event in take(rest, len(left))] == left
+
+
+def test_a_broker_that_hangs_keeps_no_farewell_from_others(broker: Broker) -> None:
+    """What is meant for it has half of the time that a close has; the rest is for all others."""
+    reasons: list[str] = []
+    with (
+        Bus(broker.address) as bus,
+        Proxy(broker.address) as proxy,
+        Node(listen="tcp://127.0.0.1:0") as other,
+        Node(listen=None) as node,
+    ):
+        record(bus, "t", *numbers(0, 4))
+        other.on_disconnected(lambda peer, reason: reasons.append(reason))
+        other.on(200, lambda source, data: b"here")
+        node.add_peer(other.id, other.address)
+        assert node.request(other.id, b"", kind=200) == b"here"
+        hanging = Bus(proxy.address, node=node).start()
+        reader = hanging.subscribe("t", durable="e", start="earliest", ack="manual")
+        first = reader.receive(PATIENCE)
+        proxy.back.stall()
+        first.ack()
+        node.close(drain=2.0)
+        eventually(lambda: reasons, PATIENCE)
+    assert reasons == ["the peer closed"]
 
 
 def test_the_position_outlives_the_broker(path: Path) -> None:

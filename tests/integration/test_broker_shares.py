@@ -142,15 +142,24 @@ def test_a_topic_goes_on_without_its_share_when_the_node_has_given_it_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = Broker("tcp://127.0.0.1:0", config=BrokerConfig(shares={"a": 0.7}))
-    broker.node.on(200, lambda source, data: None, share=0.5)
+    handler = broker.node.on(200, lambda source, data: None, share=0.5)
     with broker, Bus(broker.address) as here, Bus(broker.address) as there:
         got = there.subscribe("a")
         publisher = here.publisher("a")
         serves(publisher, 1)
         publisher.publish(b"all the same")
         assert got.receive(timeout=PATIENCE).data == b"all the same"
-    assert "topic 'a' has no share" in caplog.text
-    assert "kind 200: 0.5" in caplog.text
+        assert "topic 'a' has no share" in caplog.text
+        assert "kind 200: 0.5" in caplog.text
+        broker.reload(BrokerConfig(shares={"a": 0.3}))
+        assert broker.node._shares.held() == {"kind 200": 0.5, "topic 'a'": 0.3}
+        broker.reload(BrokerConfig(shares={"a": 0.6}))
+        assert "topic 'a' keeps its share of 0.3" in caplog.text
+        assert broker.node._shares.held()["topic 'a'"] == 0.3
+        # Who has it gives it up: then there is enough for all of what was asked for.
+        handler.close()
+        eventually(lambda: broker.node._shares.held() == {"topic 'a'": 0.6}, PATIENCE)
+    assert caplog.text.count("when it can be") == 2, "told once, not at every look"
 
 
 @pytest.mark.parametrize(

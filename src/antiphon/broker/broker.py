@@ -216,7 +216,22 @@ class Broker(Remembering, Owner):
         if before == "closed":
             return
         end(self)
-        try:
+        with contextlib.ExitStack() as stack:  # backwards; Ctrl-C ends the patience, not the rest
+            stack.callback(self._end_waits)
+            if self._recording is not None:
+                stack.callback(self._recording.close)
+            if self._deliveries is not None:
+                stack.callback(self._write_last, self._deliveries)
+            stack.callback(self._interests.judge.close)
+            stack.callback(self._close_routes)
+
+            def close_node(kind: type[BaseException] | None, *facts: object) -> None:
+                self.node._close_now(drain if kind is None else 0.0)
+
+            stack.push(close_node)
+            stack.callback(self._hand_out_no_more)
+            if self._opening is not None:
+                stack.callback(self._opening.close)
             # First publishers send no more, then what is here goes on its way.
             telling = self._neighbours.tell([(peer, encode(Stopped())) for peer in clients])
             telling += self._neighbours.tell(farewells)
@@ -227,34 +242,24 @@ class Broker(Remembering, Owner):
                     job.result(max(0.0, until - time.monotonic()))
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join(5.0)
-        except BaseException:  # Ctrl-C ends the patience, not the rest
-            drain = 0.0
-            raise
-        finally:
-            self._close_parts(drain)
 
-    def _close_parts(self, drain: float) -> None:
-        if self._opening is not None:
-            self._opening.close()
+    def _hand_out_no_more(self) -> None:
         with self._lock:
             if self._recording is not None:
                 self._recording.end()
             if self._deliveries is not None:
                 self._deliveries.end()
-        try:
-            self.node._close_now(drain)
-        finally:
-            with self._lock:
-                routes = self._routes()
-                self._system.close()
-            for route in routes:
-                route.core.close()
-            self._interests.judge.close()
-            if self._deliveries is not None:
-                self._deliveries.write(self._deliveries.moved(last=True))
-            if self._recording is not None:
-                self._recording.close()
-            self._end_waits()
+
+    def _close_routes(self) -> None:
+        with self._lock:
+            routes = self._routes()
+            self._system.close()
+        for route in routes:
+            route.core.close()
+
+    def _write_last(self, deliveries: Deliveries) -> None:
+        """What was acknowledged while the node closed is in it."""
+        deliveries.write(deliveries.moved(last=True))
 
     @property
     def address(self) -> str:
@@ -651,6 +656,7 @@ class Broker(Remembering, Owner):
                 self._entrance.warn()
                 self._system.look(now)
                 unneeded = self._tidy(now)
+                self._shares.look(self._topics)
                 if self._recording is not None:
                     self._recording.look()
                 if self._deliveries is not None:

@@ -195,7 +195,7 @@ class Deliveries:
 
     def came(self, interest: Interest, client: Known | None, recorded: dict[str, int]) -> None:
         """A subscription with a name. ``recorded``: the topics that it matches."""
-        # What one before it has left behind, and nobody has looked at yet, is older than all others.
+        # What one before it has left, and nobody has looked at yet, is older than all others.
         self.tend(time.monotonic())
         wish = interest.wish
         assert wish is not None

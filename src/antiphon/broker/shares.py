@@ -57,6 +57,7 @@ class TopicShares:
         self._wanted = wanted
         # What the meters showed when the shares were given.
         self._before: dict[str, dict[str, float]] = {}
+        self._refused: dict[str, float] = {}  # what the node had no time left for
 
     def begin(self, topic: Topic) -> None:
         """The topic has a queue now."""
@@ -66,12 +67,21 @@ class TopicShares:
 
     def end(self, topic: Topic) -> None:
         """Its queue ends soon. The next one may come before that, and has the share then."""
+        self._refused.pop(topic.name, None)
         if self._of(topic):
             self._give(topic, 0.0)
+
+    def look(self, topics: Mapping[str, Topic]) -> None:
+        """From time to time: others may have given up what was missing."""
+        for name, share in list(self._refused.items()):
+            topic = topics.get(name)
+            if topic is not None and topic.handle is not None:
+                self._give(topic, share)
 
     def change(self, wanted: Mapping[str, float], topics: Iterable[Topic]) -> None:
         """Others from now on."""
         self._wanted = wanted
+        self._refused.clear()
         changes = [
             (wanted.get(topic.name, 0.0) - self._of(topic), topic)
             for topic in topics
@@ -103,10 +113,18 @@ class TopicShares:
 
     def _give(self, topic: Topic, share: float) -> None:
         assert topic.handle is not None
-        self._before.pop(topic.name, None)
-        if share:
-            self._before[topic.name] = topic.handle.meter()
         try:
             self._shares.give(topic.handle, share, f"topic {topic.name!r}")
         except ConfigError as error:  # a program has given some of this node's time to others
-            log.error("topic %r has no share: %s", topic.name, error)
+            held = self._of(topic)
+            has = f"keeps its share of {held:g}" if held else "has no share"
+            if self._refused.get(topic.name) != share:
+                log.error(
+                    "topic %r %s, and is given %g when it can be: %s", topic.name, has, share, error
+                )
+            self._refused[topic.name] = share
+            return
+        self._refused.pop(topic.name, None)
+        self._before.pop(topic.name, None)
+        if share:
+            self._before[topic.name] = topic.handle.meter()

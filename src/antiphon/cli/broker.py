@@ -104,6 +104,8 @@ def broker(
 
     def end(number: int, frame: object) -> None:
         if ended.is_set():  # the second time: whoever asks does not want to wait
+            for one in (signal.SIGINT, signal.SIGTERM):  # and what is left takes moments
+                signal.signal(one, signal.SIG_IGN)
             raise KeyboardInterrupt
         ended.set()
 

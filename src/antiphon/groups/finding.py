@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import json
 import logging
 import os
@@ -26,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from antiphon.errors import AntiphonError, ConfigError
 from antiphon.groups.protocol import Contact
@@ -328,8 +329,9 @@ def find_by(
     addresses: list[str] = []
     own: Node | None = None
     try:
-        # A node that is found from other machines is found on this one too, but not the reverse.
-        for text in sorted(texts, key=lambda one: not one.startswith("mcast://")):
+        # The first channel makes the node, and is checked for a secret. A node that is found from
+        # other machines is found on this one too, but not the reverse.
+        for text in sorted(texts, key=_narrow):
             scheme, mark, _ = text.partition("://")
             if not mark:
                 raise _bad(text)
@@ -370,6 +372,17 @@ def find_by(
         if own is not None:
             own.close()
         raise
+
+
+def _narrow(text: str) -> int:
+    """By whom a channel is heard: other machines on all networks or on one, or this one alone."""
+    if not text.startswith("mcast://"):
+        return 3
+    try:
+        interface = dict(parse_qsl(urlsplit(text).query)).get("interface", "")
+        return 2 if ipaddress.IPv4Address(interface).is_loopback else 1
+    except ValueError:  # none, a name, or something that the channel refuses
+        return 0
 
 
 def _own_channel(text: str, group: str) -> str:

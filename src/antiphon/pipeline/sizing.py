@@ -5,7 +5,7 @@ group, so what the group gets through limits the cluster: if a node can send u u
 a part p of all requests are updates, a node can serve u / p requests a second, and n nodes n times
 as many. The usual mix of a shop is 15 % updates, unless the job is given another.
 
-Receives the table ``scaling``; hands on the table ``sizing``.
+Receives what the table ``scaling`` is made of; hands on the table ``sizing``.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
@@ -53,7 +54,7 @@ from antiphon.topics.rights import Word
 from antiphon.topics.statistics import BusStatistics, TopicInfo
 from antiphon.topics.subscription import Subscription
 from antiphon.topics.timer import Timer, make_timer
-from antiphon.topics.twins import as_future
+from antiphon.topics.twins import as_future, close_later
 from antiphon.topics.wishes import Start, check_name, make_wish
 from antiphon.wire.message import Message, decoder_for
 
@@ -136,6 +137,7 @@ class Bus(Owner):
         self._timers: list[Timer] = []
         self._owing: set[Publisher] = set()
         self._ending: list[Subscription] = []
+        self._unwanted: deque[Callable[[], object]] = deque()  # to be closed, when there is room
         self._past: list[dict[str, int]] = []
         self._told = -1
         self._look_due = 0.0
@@ -627,6 +629,8 @@ class Bus(Owner):
             if time.monotonic() >= self._look_due:
                 self._look_due = time.monotonic() + _LOOK_EVERY
                 watched = [one for one in self._subscriptions.values() if one._watched]
+        for _ in range(len(self._unwanted)):
+            close_later(self, self._unwanted.popleft())
         with contextlib.suppress(Closed):
             self._finder.announce(told)
         self._neighbours.tell(letters)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from antiphon.errors import AntiphonError, RequestCancelled
+from antiphon.errors import Closed, QueueFull, RequestCancelled
 from antiphon.node import Future
 from antiphon.node.future import Job
 
 if TYPE_CHECKING:
     from antiphon.topics.bus import Bus
 
-__all__ = ["as_future"]
+__all__ = ["as_future", "close_later"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +52,8 @@ class _Asked(Job[T]):
             return True
         with self._lock:
             made = self._outcome
-            if self._taken or not isinstance(made, tuple):
+            # What cannot be closed has happened, and cannot be given up.
+            if self._taken or not isinstance(made, tuple) or not hasattr(made[0], "close"):
                 return False
             self._outcome = RequestCancelled("a call was cancelled when it had been made")
         self._drop(made[0])
@@ -63,6 +63,16 @@ class _Asked(Job[T]):
         with self._lock:
             self._taken = isinstance(self._outcome, tuple)
         return super()._take()
+
+
+def close_later(bus: Bus, close: Callable[[], object]) -> None:
+    """Elsewhere: it may wait for a handler. Never blocks."""
+    try:
+        bus._asking.add(-next(_keys), close)
+    except QueueFull:  # so many calls wait: the bus's thread tries again
+        bus._unwanted.append(close)
+    except Closed:
+        pass  # with the bus this is closed too
 
 
 def as_future(
@@ -78,9 +88,8 @@ def as_future(
 
         def drop(made: Any) -> None:
             close = getattr(made, "close", None)
-            if close is not None:  # elsewhere: it may wait for a handler
-                with contextlib.suppress(AntiphonError):  # the bus is closed, and with it this
-                    bus._asking.add(-next(_keys), close)
+            if close is not None:
+                close_later(bus, close)
 
         asked: _Asked[T] = _Asked(drop)
         work = functools.partial(call, bus, *args, **kwargs)

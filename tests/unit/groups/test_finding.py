@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -118,6 +119,14 @@ def test_multicast_has_what_the_node_advertises() -> None:
         assert isinstance(found, _Channelled)
         assert found._finder._me is not None
         assert found._finder._me.address == said
+
+
+def test_several_ways_are_checked_by_the_widest_of_them() -> None:
+    here = "mcast://239.77.0.9:7795?interface=127.0.0.1"
+    ways = ["local://", here, "mcast://239.77.0.9:7796"]
+    for order in itertools.permutations(ways):
+        with pytest.raises(ConfigError, match="neither a secret nor tls"):
+            Group("strangers", discover=list(order)).start()
 
 
 @pytest.mark.parametrize("listen", ["tcp://0.0.0.0:0", "tcp://[::]:0"])

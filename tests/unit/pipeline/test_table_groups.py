@@ -122,6 +122,15 @@ def test_who_sends_to_one_at_a_time_tells_all_others_of_an_update() -> Asks:
 
 
 @TESTS.add
+def test_a_group_of_ones_own_is_sized_as_any_other() -> Asks:
+    """That each of its messages goes to all is told by the run, and nowhere else."""
+    group = _group(4, 30.0)
+    own = {**group, "protocol": "mine", "stack": None, "run": "own", "receivers": 3}
+    first, other = yield put(TABLES["sizing"], [group, own])
+    assert first["updates_per_second_total"] == other["updates_per_second_total"] == 120.0
+
+
+@TESTS.add
 def test_round_trips_are_no_updates() -> Asks:
     asked = _group(4, 30.0, protocol="antiphon-node", stack=None, variant="request")
     assert (yield put(TABLES["sizing"], [asked])) == []

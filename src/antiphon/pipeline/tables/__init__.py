@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from antiphon.pipeline.inputs import Inputs
 from antiphon.pipeline.sizing import sized
 from antiphon.pipeline.tables.common import fan_out
-from antiphon.pipeline.tables.groups import comparison, scaling
+from antiphon.pipeline.tables.groups import comparison, scaled, scaling
 from antiphon.pipeline.tables.jitter import by_flow, jitter
 from antiphon.pipeline.tables.latency import by_run, latency, latency_counts
 from antiphon.pipeline.tables.queueing import queueing
@@ -43,7 +43,7 @@ SHARED: tuple[Table, ...] = (by_run, by_flow)
 
 def sizing(inputs: Inputs) -> DataFrame:
     """Requests per second that a cluster sustains when a given part of them are updates."""
-    return sized(scaling(inputs), fan_out(told=False), inputs.update_share)
+    return sized(scaled(inputs), fan_out(), inputs.update_share)
 
 
 TABLES: dict[str, Table] = {

@@ -105,16 +105,16 @@ def role_kind() -> Column:
     return fn.regexp_replace("role", r"-\d+$", "")
 
 
-def fan_out(told: bool = True) -> Column:
+def fan_out() -> Column:
     """How many receivers each message has that was sent once.
 
-    As the run has ``told``, in its column ``receivers``, and else going by the protocol.
+    As the run has told, in its column ``receivers``, and else going by the protocol.
     """
     several = fn.col("pattern").isin("1-n", "m-n") | (
         (fn.col("pattern") == "n-n") & fn.col("protocol").isin(*GROUPS)
     )
     known = fn.when(several, fn.greatest(fn.lit(1), fn.col("nodes") - 1)).otherwise(fn.lit(1))
-    return fn.coalesce(fn.col("receivers"), known) if told else known
+    return fn.coalesce(fn.col("receivers"), known)
 
 
 @once

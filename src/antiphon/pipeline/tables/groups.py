@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 from antiphon.pipeline.inputs import Inputs
 from antiphon.pipeline.tables import common
 
-__all__ = ["comparison", "scaling"]
+__all__ = ["comparison", "scaled", "scaling"]
 
 RATES = ("messages_per_second", "bytes_per_second")
 SIZES = ("size", "nodes", "senders", "messages")
@@ -19,8 +19,8 @@ SIZES = ("size", "nodes", "senders", "messages")
 
 
 @common.once
-def scaling(inputs: Inputs) -> DataFrame:
-    """Throughput by the size of the group: of a node, and of all together.
+def scaled(inputs: Inputs) -> DataFrame:
+    """The table `scaling`, with the ``receivers`` of each message where a run has told them.
 
     Of a node is what one of the senders gets through: what all receivers got, over the senders and
     over the receivers that each message has. ``slowdown`` is how many times more that was in the
@@ -58,7 +58,12 @@ def scaling(inputs: Inputs) -> DataFrame:
             | (fn.col("smallest_nodes") < fn.col("largest_nodes"))
         )
     )
-    return common.as_table(table, "scaling")
+    return table
+
+
+def scaling(inputs: Inputs) -> DataFrame:
+    """Throughput by the size of the group: of a node, and of all together."""
+    return common.as_table(scaled(inputs), "scaling")
 
 
 @dataclass(frozen=True, slots=True)
