@@ -35,7 +35,6 @@ using Verify = int (*)(int, void*);
     F(SSL_CTX_set_ciphersuites, int, (SSL_CTX*, const char*))                              \
     F(SSL_CTX_set_session_id_context, int, (SSL_CTX*, const unsigned char*, unsigned))     \
     F(SSL_CTX_set_num_tickets, int, (SSL_CTX*, std::size_t))                               \
-    F(SSL_CTX_set_default_read_buffer_len, void, (SSL_CTX*, std::size_t))                  \
     F(SSL_CTX_set_psk_use_session_callback, void, (SSL_CTX*, UseSession))                  \
     F(SSL_CTX_set_psk_find_session_callback, void, (SSL_CTX*, FindSession))                \
     F(SSL_CTX_set_default_passwd_cb, void, (SSL_CTX*, int (*)(char*, int, int, void*)))    \
@@ -53,6 +52,7 @@ using Verify = int (*)(int, void*);
     F(SSL_key_update, int, (SSL*, int))                                                    \
     F(SSL_set_connect_state, void, (SSL*))                                                 \
     F(SSL_set_accept_state, void, (SSL*))                                                  \
+    F(SSL_set_default_read_buffer_len, void, (SSL*, std::size_t))                          \
     F(SSL_do_handshake, int, (SSL*))                                                       \
     F(SSL_read_ex, int, (SSL*, void*, std::size_t, std::size_t*))                          \
     F(SSL_write_ex, int, (SSL*, const void*, std::size_t, std::size_t*))                   \

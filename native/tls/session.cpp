@@ -108,7 +108,6 @@ Context::Context() : api_(need_openssl()), context_(api_.SSL_CTX_new(api_.TLS_me
     api_.SSL_CTX_ctrl(context_, kModeCtrl, kPartialWrite | kMovingBuffer | kReleaseBuffers, nullptr);
     api_.SSL_CTX_ctrl(context_, kReadAheadCtrl, 1, nullptr);
     api_.SSL_CTX_ctrl(context_, kSessionCacheCtrl, 0, nullptr);
-    api_.SSL_CTX_set_default_read_buffer_len(context_, kReadBuffer);
     api_.SSL_CTX_set_num_tickets(context_, 0);
     // A connection may end without TLS's own farewell: the frames have theirs.
     api_.SSL_CTX_set_options(context_, kIgnoreUnexpectedEnd);
@@ -224,11 +223,18 @@ Session::Step Session::shake_hands() {
     const int result = api_.SSL_do_handshake(ssl_);
     const int error = errno;
     // An alert as well: the other side is to know why.
+    const bool sent = !records_.empty();
     const bool flushed = flush();
     if (!flushed && errno == EAGAIN && (result == 1 || api_.SSL_get_error(ssl_, result) == kErrorWantRead)) {
         return Step::wants_write;
     }
     errno = error;
+    if (sent && !roomy_) {
+        // Who has got an answer has said hello, whole: the next records may come many at a time. All that
+        // strangers can have before that is a buffer for one.
+        api_.SSL_set_default_read_buffer_len(ssl_, kReadBuffer);
+        roomy_ = true;
+    }
     if (result != 1) {
         const int code = api_.SSL_get_error(ssl_, result);
         if (code == kErrorWantRead) return Step::wants_read;

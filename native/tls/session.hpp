@@ -84,6 +84,7 @@ class Session {
     std::size_t flushed_ = 0, owed_ = 0;
     std::uint64_t written_ = 0;  // records with the present key
     std::string error_;
+    bool roomy_ = false;  // its buffer for what comes in is a large one
     bool dry_ = false;  // the last read found no whole record
     std::vector<std::string> names_;
 };

@@ -32,6 +32,11 @@ class Party:
         eventually(lambda: all(len(group.members) == size for group in self.groups), 20)
 
 
+HELPERS = 8 + 3
+"""Threads that a node may have for a while on a busy machine, whatever is on it: for calls that
+wait, and the scheduler's spares."""
+
+
 def threads() -> int:
     """Of this process, those of the core included."""
     lines = Path("/proc/self/status").read_text().splitlines()

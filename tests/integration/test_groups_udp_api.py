@@ -18,7 +18,7 @@ from antiphon.groups import layers
 from antiphon.groups.config import STACKS
 from antiphon.groups.protocol import Layer
 from antiphon.testing import Collected, eventually
-from integration.parties import threads
+from integration.parties import HELPERS, threads
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -247,5 +247,4 @@ def test_threads_do_not_grow_with_groups(channel: str) -> None:
         before = threads()
         for number in range(1, 20):
             stack.enter_context(Group(f"one-of-many-{number}", stack="udp", node=node))
-        # Waiting calls may have a spare of the scheduler's; nothing is per group.
-        eventually(lambda: threads() <= before + 3, 30)
+        eventually(lambda: threads() <= before + HELPERS, 30)  # nothing is per group
