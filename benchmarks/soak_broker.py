@@ -361,6 +361,8 @@ def main() -> int:
         parser.error("give a tenth of a minute to a week, and 0.5 to 600 seconds")
     console = Console(width=None if sys.stdout.isatty() else 120)
     print_head(console)
+    if arguments.directory is not None:
+        arguments.directory.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="soak-broker-", dir=arguments.directory))
     try:
         settings = directory / "broker.toml"
