@@ -156,6 +156,8 @@ def test_predicted_and_measured_delays_are_probed() -> None:
 
 def test_topics_and_cores_are_probed() -> None:
     probed = probe_scaling(seconds=0.2, topics=2, repeats=1)
+    if isinstance(probed, str):  # the machine may pause for as long as that
+        probed = probe_scaling(seconds=3.0, topics=2, repeats=1)
     assert isinstance(probed, Scaling), probed
     assert probed.topics == 2
     assert probed.batch > 0

@@ -382,8 +382,10 @@ def test_connections_that_break_lose_nothing_and_nobody(party: Party) -> None:
         proxy = stack.enter_context(Proxy(address))
         two = Node(listen=address, advertise=proxy.address)
         stack.enter_context(two)
-        a = party.join(node=one, discover=[])
-        b = party.join(node=two, discover=[one.address])
+        # Whoever is away for longer is another member when it comes back, and begins anew.
+        patient = GroupConfig(failure_timeout=30.0)
+        a = party.join(node=one, discover=[], config=patient)
+        b = party.join(node=two, discover=[one.address], config=patient)
         party.all_see(2)
         many = 0
         # A cut takes nothing along when all of it has just come: then there is another one.

@@ -269,7 +269,7 @@ def test_a_large_gap_is_filled(crowd: Crowd, count: Callable[[int, int], int]) -
     """Of everything that is sent in one go, nothing comes at first."""
     many = count(5000, 50_000)
     # Enough for half of them, also where a busy machine makes datagrams of a few messages each.
-    faults = {"DropDatagrams": {"first": count(120, 1400)}}
+    faults = {"DropDatagrams": {"first": count(250, 1400)}}
     crowd.gather(2, faults=faults, config={"mtu": 1400})
     crowd.all_send(many, senders=1, size=8)
     assert crowd.statistics(0)["layers"]["nak"]["repeated"] > many / 2
