@@ -83,7 +83,7 @@ lab-test: build
 # take them (the marker is theirs by that). It wants the machine for itself.
 stress: build native-build
 	ANTIPHON_STRESS=full $(BIN)/ctest --test-dir build/native --output-on-failure -j $(JOBS)
-	ANTIPHON_STRESS=full $(BIN)/pytest tests -m stress --timeout=3600 $(PYTEST_ARGS)
+	ANTIPHON_STRESS=full $(BIN)/python tests/in_parts.py --stress -m stress --timeout=3600 $(PYTEST_ARGS)
 
 # A broker at half load; an hour, or as many minutes as MINUTES says.
 MINUTES ?= 60

@@ -1,7 +1,9 @@
 """Runs the tests in three processes side by side: most of them wait for something most of the time.
 
-``python tests/in_parts.py [--no-spark] [pytest's arguments]``. The first part is shown as it goes,
-the others when they are done. The last one begins with what needs Spark.
+``python tests/in_parts.py [--no-spark | --stress] [pytest's arguments]``. The first part is shown
+as it goes, the others when they are done. The last one begins with what needs Spark. Those with
+full counts are two parts: what has a time of its own, simulations and Spark, keeps one core busy
+and cannot be hurried, while the rest runs on real clocks.
 Exit code 0 when all have passed.
 """
 
@@ -15,6 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SPARK = "test_pipeline_", "test_report_"
+STRESS_SPARK = "test_pipeline"
 LATE = "test_demo", "test_docs", "test_examples"  # the part with Spark has time for them
 NO_TESTS = 5  # pytest's code when arguments such as -k leave nothing in one part
 
@@ -33,6 +36,15 @@ def parts(with_spark: bool) -> list[list[Path]]:
     return [others, early, [HERE / "unit" / "pipeline", *spark, *late]]
 
 
+def stress_parts() -> list[list[Path]]:
+    """Of all tests, for ``-m stress``."""
+    spark = sorted(
+        path for path in (HERE / "stress").glob("test_*.py") if path.name.startswith(STRESS_SPARK)
+    )
+    rest = sorted(path for path in (HERE / "stress").glob("test_*.py") if path not in spark)
+    return [[*rest, HERE / "integration"], [HERE / "unit", *spark]]
+
+
 def _holds_tests(path: Path) -> bool:
     if path.is_dir():
         return path.name not in ("pipeline", "__pycache__")
@@ -41,9 +53,10 @@ def _holds_tests(path: Path) -> bool:
 
 def main() -> int:
     arguments = sys.argv[1:]
-    with_spark = arguments[:1] != ["--no-spark"]
-    command = [sys.executable, "-m", "pytest", *(arguments if with_spark else arguments[1:])]
-    shown, *hidden = [[str(path) for path in part] for part in parts(with_spark)]
+    choice = arguments.pop(0) if arguments[:1] in (["--no-spark"], ["--stress"]) else ""
+    command = [sys.executable, "-m", "pytest", *arguments]
+    chosen = stress_parts() if choice == "--stress" else parts(with_spark=choice != "--no-spark")
+    shown, *hidden = [[str(path) for path in part] for part in chosen]
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in hidden]
         running = [subprocess.Popen([*command, *shown])]

@@ -73,6 +73,8 @@ def test_subscriptions_are_listed_forgotten_and_their_dead_letters_replayed(
     assert (only["name"], only["lag"], only["holders"]) == ("d", 1, [])
     done = run("broker", "replay-dead", broker.address, "d")
     assert "0 dead letters of d replayed" in done.stderr
+    done = run("broker", "replay-dead", broker.address, "d", "--json")
+    assert (json.loads(done.stdout), done.stderr) == ({"name": "d", "replayed": 0}, "")
     offline = run("broker", "subscriptions", str(path)).stdout  # the store itself, beside a broker
     assert offline.startswith("d: t, ")
     run("broker", "forget", broker.address, "d")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,18 @@ def test_every_test_with_full_counts_is_found_by_the_marker() -> None:
     assert {(path.name, name) for path, name in wanted} <= found
 
 
+def test_every_test_with_full_counts_is_in_one_of_the_parts() -> None:
+    spec = importlib.util.spec_from_file_location("in_parts", TESTS / "in_parts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    in_parts = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(in_parts)
+    places = [place for part in in_parts.stress_parts() for place in part]
+    for path, name in counting_tests():
+        holders = [place for place in places if path == place or place in path.parents]
+        assert len(holders) == 1, f"{name} of {path} is run {len(holders)} times"
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
 def test_the_target_runs_them_and_the_native_tests_with_full_counts() -> None:
     planned = subprocess.run(
@@ -64,8 +77,8 @@ def test_the_target_runs_them_and_the_native_tests_with_full_counts() -> None:
         check=True,
     ).stdout.splitlines()
     full = [line for line in planned if line.startswith("ANTIPHON_STRESS=full ")]
-    (python,) = [line for line in full if "/pytest " in line]
-    assert " tests -m stress " in python
+    (python,) = [line for line in full if "/python " in line]
+    assert " tests/in_parts.py --stress -m stress " in python
     (native,) = [line for line in full if "/ctest " in line]
     assert "--test-dir build/native" in native
     # Built before, from these sources.

@@ -108,6 +108,7 @@ def replay_dead(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_authority: TlsAuthority = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Publish the dead letters of a durable subscription again, each on its topic, each once.
 
@@ -116,7 +117,10 @@ def replay_dead(
     tls = read_tls(tls_certificate, tls_key, tls_authority)
     with _bus(address, secret_file, token_file, tls) as bus:
         count = bus._behind("address").ask(Replay(name, limit), "replay-dead")
-    typer.echo(f"{count} dead letters of {name} replayed", err=True)
+    if as_json:
+        typer.echo(json.dumps({"name": name, "replayed": count}))
+    else:
+        typer.echo(f"{count} dead letters of {name} replayed", err=True)
 
 
 def _bus(address: str, secret_file: Path | None, token_file: Path | None, tls: TLS | None) -> Bus:
