@@ -98,6 +98,15 @@ void Inbox::settle() {
     }
 }
 
+// What was taken last may be held by a coroutine: the run is finished when that says it is done.
+void Inbox::drop_rest() {
+    if (!begun_) return;
+    let_go_.fetch_add(cursor_.left(), std::memory_order_relaxed);
+    cursor_ = {};
+    in_hand_.store(0, std::memory_order_relaxed);
+    if (!holding_) settle();
+}
+
 void Inbox::done() {
     if (node_->forked()) return;
     Turn turn(*this);
@@ -271,9 +280,18 @@ bool Inbox::wait_acknowledged(double timeout) {
 
 void Inbox::close() {
     if (node_->forked()) return;  // it is the parent's
+    {
+        Released released;
+        let_go_.fetch_add(node_->remove_registration(registration_), std::memory_order_relaxed);
+    }
+    {
+        // The queue is closed: whoever takes after this begins no other run.
+        Turn turn(*this);
+        drop_rest();
+    }
+    if (!acks_) return;
     Released released;
-    node_->remove_registration(registration_);
-    if (acks_) acks_->send();
+    acks_->send();
 }
 
 }  // namespace antiphon::python

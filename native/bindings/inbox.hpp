@@ -41,7 +41,10 @@ class Inbox {
     std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> positions() const;
 
     std::uint64_t pending() const;
-    std::uint64_t dropped() const { return registration_->queue->dropped(); }
+    // To a policy, and to close().
+    std::uint64_t dropped() const {
+        return registration_->queue->dropped() + let_go_.load(std::memory_order_relaxed);
+    }
     std::uint64_t failed() const { return failed_.load(std::memory_order_relaxed); }
     std::uint64_t expired() const { return expired_.load(std::memory_order_relaxed); }
     std::uint64_t malformed() const { return malformed_.load(std::memory_order_relaxed); }
@@ -56,6 +59,7 @@ class Inbox {
     class Turn;
     Reference take(Reference& source);  // with the turn: the next payload, or null
     void settle();                      // with the turn: what was taken of the run has been handled
+    void drop_rest();                   // with the turn: nobody is to see what is left of the run
     Reference event(const char* data, std::size_t size);
     PyObject* pair(Reference source, Reference data);
     PyObject* refused(PyObject* source);
@@ -84,6 +88,7 @@ class Inbox {
     TaskQueue::Slice slice_;
     Reference source_;  // of the current run
     std::atomic<std::uint64_t> received_{0}, failed_{0}, expired_{0}, malformed_{0}, missed_{0};
+    std::atomic<std::uint64_t> let_go_{0};  // by close()
     std::atomic<std::uint32_t> in_hand_{0};  // what is left of the current run; written with the turn
     Reference failure_;  // of a message behind ones that receive_many had to hand out first
 };

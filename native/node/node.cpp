@@ -283,18 +283,19 @@ std::shared_ptr<Registration> Node::add_registration(
     return registration;
 }
 
-void Node::remove_registration(const std::shared_ptr<Registration>& registration) {
+std::uint64_t Node::remove_registration(const std::shared_ptr<Registration>& registration) {
     {
         std::lock_guard lock(mutex_);
-        if (!registration->active.exchange(false)) return;
+        if (!registration->active.exchange(false)) return 0;
         if (!registration->told) by_kind_[registration->kind].store(nullptr, std::memory_order_release);
     }
     registration->queue->close();
-    registration->queue->clear();
+    const std::uint64_t dropped = registration->queue->clear();
     if (registration->topics) registration->topics->clear();
     if (phase_.load(std::memory_order_acquire) == Phase::running) {
         selector_.post([this, registration] { announce(*registration); });
     }
+    return dropped;
 }
 
 // --- peers -----------------------------------------------------------------------------------------

@@ -224,7 +224,8 @@ class Node {
     std::shared_ptr<Registration> add_flow(
         std::uint16_t kind, std::uint64_t capacity, std::uint32_t window,
         const std::function<void(const std::shared_ptr<Registration>&)>& prepare);
-    void remove_registration(const std::shared_ptr<Registration>& registration);
+    // Says how many messages were dropped from its queue.
+    std::uint64_t remove_registration(const std::shared_ptr<Registration>& registration);
     // So many messages of the run are handled: returns their credit.
     void progress(Run& run, std::uint32_t done);
     // How many messages of the run make up a unit of credit. Whoever handles a run one by one reports so

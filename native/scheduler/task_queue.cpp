@@ -217,16 +217,18 @@ void TaskQueue::close() {
     if (ready_on_close_ && on_ready_) on_ready_();
 }
 
-void TaskQueue::clear() {
+std::uint64_t TaskQueue::clear() {
     std::deque<Run> old;
+    std::uint64_t count;
     {
         std::lock_guard lock(mutex_);
         runs_.swap(old);
-        pending_.store(0, std::memory_order_relaxed);
+        count = pending_.exchange(0, std::memory_order_relaxed);
         pending_bytes_.store(0, std::memory_order_relaxed);
         runs_count_.store(0, std::memory_order_seq_cst);
     }
     for (Run& run : old) finish_(run);
+    return count;
 }
 
 Nanos TaskQueue::oldest() {

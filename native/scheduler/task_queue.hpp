@@ -86,7 +86,7 @@ class TaskQueue {
     void finish(Run& run) { finish_(run); }
     // Wakes everyone; push() drops from now on.
     void close();
-    void clear();
+    std::uint64_t clear();  // how many messages were in it
     bool closed() const { return closed_.load(std::memory_order_acquire); }
 
     bool empty() const { return runs_count_.load(std::memory_order_seq_cst) == 0; }

@@ -467,3 +467,67 @@ def test_a_closed_node_takes_no_more_peers_and_callbacks() -> None:
     for call in calls:
         with pytest.raises(Closed, match="this node is closed"):
             call()
+
+
+# --- inboxes --------------------------------------------------------------------------------------
+
+
+def test_closing_an_inbox_drops_what_came_together_with_a_message_that_was_received() -> None:
+    with nodes() as (here, there):
+        inbox = there.inbox(KIND)
+        here.send_many(THERE, numbered(10), kind=KIND)
+        eventually(lambda: inbox.pending == 10)
+        assert inbox.receive(5) == (HERE, b"0")
+        inbox.close()
+        assert inbox.pending == 0
+        assert inbox.dropped == 9
+        for call in (inbox.receive, lambda: inbox.receive_many(10), lambda: inbox.receive(0)):
+            with pytest.raises(Closed):
+                call()
+        assert list(inbox) == []
+        here.flush(timeout=5)
+        eventually(lambda: to(here).flows_out[0].in_flight == 0 or not to(here).flows_out)
+
+
+def test_what_a_closing_inbox_drops_is_counted_also_where_it_still_waits() -> None:
+    with nodes() as (here, there):
+        inbox = there.inbox(KIND)
+        here.send_many(THERE, numbered(5), kind=KIND)
+        eventually(lambda: inbox.pending == 5)
+        here.send(THERE, b"later", kind=KIND)
+        eventually(lambda: inbox.pending == 6)
+        inbox.close()
+        inbox.close()
+        assert (inbox.pending, inbox.dropped) == (0, 6)
+        here.flush(timeout=5)
+
+
+def test_a_flush_that_waits_for_an_inbox_ends_when_that_is_closed() -> None:
+    with nodes() as (here, there):
+        inbox = there.inbox(KIND)
+        here.send_many(THERE, numbered(10), kind=KIND)
+        eventually(lambda: inbox.pending == 10)
+        inbox.receive(5)
+        flushing = Running(lambda: here.flush(timeout=20))
+        time.sleep(0.1)  # so that the mark is there
+        assert not flushing.done
+        inbox.close()
+        flushing.result(10)
+
+
+def test_an_inbox_that_threads_receive_from_can_be_closed_at_any_moment() -> None:
+    with nodes() as (here, there):
+        for _ in range(30):
+            inbox = there.inbox(KIND)
+
+            def take(inbox: Any = inbox) -> int:
+                return sum(1 for _ in inbox)
+
+            threads = [Running(take) for _ in range(3)]
+            here.send_many(THERE, numbered(2000), kind=KIND)
+            eventually(lambda inbox=inbox: inbox._core.received > 0)  # type: ignore[misc]
+            inbox.close()
+            taken = sum(all_results(threads))
+            assert inbox.pending == 0
+            assert taken == inbox._core.received
+            here.flush(timeout=10)

@@ -118,7 +118,10 @@ class Inbox(Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """Gives the kind free; what waits in the inbox is dropped. Idempotent, never blocks."""
+        """Gives the kind free; what waits in the inbox is dropped. Idempotent, never blocks.
+
+        What was dropped counts as handled: a sender's ``flush`` does not wait for it.
+        """
         self._core.close()
         self._leave()
 
@@ -151,7 +154,7 @@ class Inbox(Generic[T]):
 
     @property
     def dropped(self) -> int:
-        """Messages lost to a ``drop_*`` policy."""
+        """Messages lost to a ``drop_*`` policy, or that waited when it was closed."""
         return self._core.dropped
 
     @property
