@@ -59,38 +59,48 @@ int read_kind(PyObject* kind) {
 
 bool Handle::close() {
     if (node_->forked()) return true;  // it is the parent's
-    if (tasks_.empty()) return true;
-    ended_.swap(tasks_);
+    const bool first = !tasks_.empty();
+    // A handler does not wait for one that somebody else waits for already: that one may wait for it.
+    if (!first && Scheduler::on_scheduler_thread()) return true;
+    if (first) ended_.swap(tasks_);
     const std::vector<std::shared_ptr<HandlerTask>> tasks = ended_;
-    bool raised = false, ended = !Scheduler::on_scheduler_thread();
+    bool raised = false;
+    std::vector<std::shared_ptr<HandlerTask>> running;
     {
         Released released;
-        node_->remove_registration(registration_);
-        registration_->queue->set_on_ready(nullptr);
-        const Interrupted* interrupted = released.interrupted();
+        if (first) {
+            node_->remove_registration(registration_);
+            registration_->queue->set_on_ready(nullptr);
+        }
         for (const auto& task : tasks) {
-            for (;;) {
-                const Nanos point = interrupted ? now_ns() + 100 * kMillisecond : kNever;
-                if (node_->scheduler().forget(*task, point)) break;
-                if (interrupted && (*interrupted)()) {
-                    raised = true;
-                    ended = false;
-                    break;
-                }
+            // Its own is in use until the handler returns, and gives back what it has by itself.
+            if (wait_for(*task, released.interrupted(), raised) && !Scheduler::running_here(*task)) {
+                task->end();
+            } else {
+                running.push_back(task);
             }
         }
-        // A handler may close its own registration, or be left running: its task is in use then.
-        if (ended) {
-            for (const auto& task : tasks) task->end();
-        }
     }
+    for (const auto& task : running) node_->scheduler().keep_while_running(task);
+    if (!first) return !raised;
     drop();
-    if (!ended) {
-        for (const auto& task : tasks) node_->scheduler().keep_while_running(task);
-    }
     closed_ = true;
     if (const auto among = among_.lock()) among->erase(this);  // the caller has it still
     return !raised;
+}
+
+// Until no other thread runs it. False when one still does: a signal handler has raised, or that one waits for the
+// handler that this thread runs.
+bool Handle::wait_for(HandlerTask& task, const Interrupted* interrupted, bool& raised) {
+    Scheduler& scheduler = node_->scheduler();
+    if (scheduler.forget(task, 0)) return true;
+    Scheduler::Blocked blocked;
+    for (bool in_a_ring = false; !raised && !in_a_ring;) {
+        const Nanos point = interrupted ? now_ns() + 100 * kMillisecond : kNever;
+        if (scheduler.forget(task, point, &in_a_ring)) return true;
+        raised = interrupted && (*interrupted)();
+    }
+    return false;
 }
 
 std::vector<std::shared_ptr<const Task>> Handle::tasks() const {

@@ -30,8 +30,9 @@ class Handle {
           handler_(std::move(handler)),
           tasks_(std::move(tasks)),
           among_(std::move(among)) {}
-    // With the interpreter's lock, which it lets go while a running slice ends. False with an
-    // exception set when a signal handler raised meanwhile.
+    // With the interpreter's lock, which it lets go while a running slice ends, also one that somebody
+    // else waits for already. False with an exception set when a signal handler raised meanwhile: another
+    // call waits again.
     bool close();
     void drop();  // the node is closed: lets go of the handler
 
@@ -61,6 +62,7 @@ class Handle {
     const std::weak_ptr<Subscriptions> among_;  // leaves it when it is closed
     double share_ = 0;
     bool closed_ = false;
+    bool wait_for(HandlerTask& task, const Interrupted* interrupted, bool& raised);
 };
 
 class NodeCore {

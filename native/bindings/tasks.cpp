@@ -63,8 +63,7 @@ HandlerTask::~HandlerTask() {
 }
 
 void HandlerTask::end() {
-    if (ended_) return;
-    ended_ = true;
+    if (ended_.exchange(true)) return;
     if (begun_) {
         leave_rest();
         node_->finish(run_);

@@ -68,7 +68,8 @@ class HandlerTask : public Task {
     std::shared_ptr<Handler> handler_;
     Run run_;  // begun and not finished
     RunCursor cursor_;
-    bool begun_ = false, ended_ = false;
+    bool begun_ = false;
+    std::atomic<bool> ended_{false};  // by whoever is the first to call end(), which may be several
     TaskQueue::Slice slice_;
 };
 

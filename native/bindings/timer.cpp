@@ -93,13 +93,10 @@ bool Timer::close() {
         Released released;
         if (started_) node_->timers().remove(*task_);
         const Interrupted* interrupted = released.interrupted();
-        for (;;) {
+        for (bool in_a_ring = false; !raised && !in_a_ring;) {
             const Nanos point = interrupted ? now_ns() + 100 * kMillisecond : kNever;
-            if (node_->scheduler().forget(*task_, point)) break;
-            if (interrupted && (*interrupted)()) {
-                raised = true;
-                break;
-            }
+            if (node_->scheduler().forget(*task_, point, &in_a_ring)) break;
+            raised = interrupted && (*interrupted)();
         }
     }
     task_->call_ = {};

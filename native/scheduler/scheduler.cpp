@@ -23,6 +23,8 @@ bool Task::outranked() const {
 
 bool Scheduler::on_scheduler_thread() { return current_ != nullptr; }
 
+bool Scheduler::running_here(const Task& task) { return worker_ != nullptr && worker_->task == &task; }
+
 void Scheduler::notify(Task& task) {
     int state = task.state_.load(std::memory_order_seq_cst);
     for (;;) {
@@ -316,7 +318,19 @@ bool Scheduler::runs(const Task& task) const {
     return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) { return worker.task == &task; });
 }
 
-bool Scheduler::forget(Task& task, Nanos until) {
+bool Scheduler::awaits_this_thread(const Task& task) const {
+    if (current_ != this || worker_->task == nullptr) return false;
+    const Task* next = &task;
+    for (std::size_t steps = 0; steps < workers_.size(); ++steps) {
+        const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.task == next; });
+        if (found == workers_.end() || found->awaits == nullptr) return false;
+        next = found->awaits;
+        if (next == worker_->task) return true;
+    }
+    return false;
+}
+
+bool Scheduler::forget(Task& task, Nanos until, bool* in_a_ring) {
     std::unique_lock lock(mutex_);
     if (!task.forgotten_) ready_.set_share(task, 0);
     task.forgotten_ = true;
@@ -327,7 +341,14 @@ bool Scheduler::forget(Task& task, Nanos until) {
             return w.task == &task && &w != worker_;
         });
         if (!elsewhere) return true;
-        if (!wait_until(quiet_, lock, until)) return false;
+        if (in_a_ring != nullptr && awaits_this_thread(task)) {
+            *in_a_ring = true;
+            return false;
+        }
+        if (current_ == this) worker_->awaits = &task;
+        const bool in_time = wait_until(quiet_, lock, until);
+        if (current_ == this) worker_->awaits = nullptr;
+        if (!in_time) return false;
     }
 }
 

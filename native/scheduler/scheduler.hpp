@@ -105,8 +105,11 @@ class Scheduler {
     // Gives up on threads that do not come back: they end by themselves, and need this object then.
     void leave();
     // The task will not run again once this returns true, unless it is running on this very thread.
-    // False when it still ran at the deadline.
-    bool forget(Task& task, Nanos until);
+    // False when it still ran at the deadline. With `in_a_ring` also, at once and with that set, when the
+    // thread that runs it waits here for what this thread runs, by itself or by way of others.
+    bool forget(Task& task, Nanos until, bool* in_a_ring = nullptr);
+    // Whether the calling thread is in a slice of it.
+    static bool running_here(const Task& task);
     // One that was forgotten lives until its slice has ended, if it is in one. It is dropped by a thread
     // of the scheduler.
     void keep_while_running(std::shared_ptr<Task> task);
@@ -156,6 +159,7 @@ class Scheduler {
         Task* task = nullptr;
         Nanos since = 0;
         Nanos resumed = 0;  // since when it has not waited in one of our own calls
+        const Task* awaits = nullptr;  // whose end it waits for in forget()
         std::condition_variable wake;
         bool blocked = false;
         bool gone = false;
@@ -165,6 +169,7 @@ class Scheduler {
 
     void enqueue(Task& task);
     bool runs(const Task& task) const;
+    bool awaits_this_thread(const Task& task) const;  // with mutex_ held: whoever runs it
     void work(Worker& worker);
     void wake_one();    // with mutex_ held
     void add_worker();  // with mutex_ held

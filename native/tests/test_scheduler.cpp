@@ -341,6 +341,30 @@ TEST("threads that wait in our own calls are replaced, so that the last one can 
     CHECK(scheduler.stop(kNever));
 }
 
+TEST("threads that wait for each other's tasks to end are told so, and not left waiting") {
+    Scheduler scheduler(3, 8, {});
+    constexpr std::size_t kRing = 3;
+    std::atomic<int> inside{0}, left{0}, rings{0};
+    std::vector<std::unique_ptr<Calling>> tasks(kRing);
+    for (std::size_t i = 0; i < kRing; ++i) {
+        tasks[i] = std::make_unique<Calling>([&, i](Nanos) {
+            inside.fetch_add(1);
+            while (inside.load() < static_cast<int>(kRing)) std::this_thread::yield();
+            bool in_a_ring = false;
+            Task& next = *tasks[(i + 1) % kRing];
+            CHECK(scheduler.forget(next, kNever, &in_a_ring) != in_a_ring);
+            rings.fetch_add(in_a_ring);
+            left.fetch_add(1);
+            return false;
+        });
+    }
+    for (auto& task : tasks) scheduler.notify(*task);
+    CHECK(check::soon([&] { return left.load() == static_cast<int>(kRing); }));
+    CHECK_EQUAL(rings.load(), 1);  // the last one to ask; the others have waited
+    CHECK(scheduler.wait_idle(now_ns() + check::patience(10 * kSecond)));
+    CHECK(scheduler.stop(kNever));
+}
+
 TEST("spares are bounded, and their refusal is counted") {
     Scheduler scheduler(1, 3, {});
     Gate gate;

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import Closed, Node, NodeConfig, WouldBlock
+from antiphon import Closed, Node, NodeConfig, Schedule, WouldBlock
 from unit.node.pairs import (
     HERE,
     KIND,
@@ -531,3 +531,86 @@ def test_an_inbox_that_threads_receive_from_can_be_closed_at_any_moment() -> Non
             assert inbox.pending == 0
             assert taken == inbox._core.received
             here.flush(timeout=10)
+
+
+# --- registrations --------------------------------------------------------------------------------
+
+
+def test_every_thread_that_closes_a_registration_waits_for_the_running_call() -> None:
+    with Gate() as gate, nodes() as (here, there):
+        registration = there.on(KIND, gate)
+        here.send(THERE, b"x", kind=KIND)
+        assert gate.entered.wait(10)
+        closing = [Running(registration.close) for _ in range(3)]
+        time.sleep(0.3)
+        assert not any(one.done for one in closing)
+        gate.open()
+        all_results(closing)
+        registration.close()  # of one that nobody runs any more: at once
+
+
+def test_closing_waits_for_a_handler_that_has_closed_itself_and_goes_on() -> None:
+    with Gate() as gate, nodes() as (here, there):
+
+        def handler(source: int, data: bytes) -> None:
+            registration.close()
+            registration.close()
+            gate(source, data)
+
+        registration = there.on(KIND, handler)
+        here.send(THERE, b"x", kind=KIND)
+        assert gate.entered.wait(10)
+        closing = Running(registration.close)
+        time.sleep(0.3)
+        assert not closing.done
+        gate.open()
+        closing.result()
+
+
+def test_a_handler_may_close_itself_while_another_thread_waits_for_it() -> None:
+    with Gate() as gate, nodes() as (here, there):
+
+        def handler(source: int, data: bytes) -> None:
+            gate(source, data)
+            registration.close()
+
+        registration = there.on(KIND, handler)
+        here.send(THERE, b"x", kind=KIND)
+        assert gate.entered.wait(10)
+        closing = Running(registration.close)
+        time.sleep(0.1)
+        gate.open()
+        closing.result()
+
+
+def test_handlers_that_close_each_other_do_not_wait_for_each_other() -> None:
+    meeting = threading.Barrier(2, timeout=10)
+    config = NodeConfig(schedule=Schedule(threads=2))
+    with nodes(config) as (here, there):
+
+        def handler(source: int, data: bytes) -> None:
+            meeting.wait()
+            (second if data == b"first" else first).close()
+            ended.release()
+
+        ended = threading.Semaphore(0)
+        first, second = there.on(KIND, handler), there.on(OTHER, handler)
+        here.send(THERE, b"first", kind=KIND)
+        here.send(THERE, b"second", kind=OTHER)
+        assert all(ended.acquire(timeout=10) for _ in range(2))
+        all_results([Running(first.close), Running(second.close)])
+
+
+def test_what_a_registration_had_in_hand_is_dropped_when_another_handler_closes_it() -> None:
+    def slow(source: int, data: bytes) -> None:
+        began.set()
+        time.sleep(0.0005)  # many calls in a turn, so that it is between two when it is closed
+
+    began = threading.Event()
+    with nodes() as (here, there):
+        registration = there.on(KIND, slow)
+        there.on(OTHER, lambda source, data: registration.close())
+        here.send_many(THERE, numbered(500), kind=KIND)
+        assert began.wait(10)
+        here.send(THERE, b"x", kind=OTHER)
+        here.flush(timeout=10)

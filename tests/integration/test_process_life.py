@@ -427,6 +427,48 @@ def test_ctrl_c_ends_waiting_for_a_handler_in(call: str) -> None:
         child.expect("interrupted", timeout=15)  # the handler would take twenty seconds
 
 
+def close_again(control: Control) -> None:
+    """Closes a registration on the main thread, beside another thread that does."""
+    import threading
+    import time
+
+    import antiphon
+
+    with antiphon.Node(1) as node:
+        handling, leave = threading.Event(), threading.Event()
+
+        def handle(source: int, data: bytes) -> None:
+            handling.set()
+            while not leave.is_set():
+                time.sleep(0.01)
+
+        handler = node.on(301, handle)
+        node.send(1, b"", kind=301)
+        handling.wait()
+        closing = threading.Thread(target=handler.close)
+        closing.start()
+        for _ in range(2):
+            control.tell("blocking")
+            try:
+                handler.close()
+            except KeyboardInterrupt:
+                control.tell("interrupted")
+        threading.Timer(0.5, leave.set).start()
+        handler.close()
+        control.tell("closed", left=leave.is_set())
+        closing.join()
+
+
+def test_ctrl_c_ends_waiting_for_a_handler_and_the_next_close_waits_again() -> None:
+    with Child(close_again) as child:
+        for _ in range(2):
+            child.expect("blocking")
+            child.asleep(20)
+            child.signal(signal.SIGINT)
+            child.expect("interrupted", timeout=15)
+        assert child.expect("closed", timeout=15)["left"]
+
+
 def receive_despite_signals(control: Control) -> None:
     import signal
 

@@ -85,7 +85,11 @@ class Registration:
         self._close = close
 
     def close(self) -> None:
-        """No call begins after this returns; a running one is waited for, unless it is this."""
+        """No call begins after this returns; a running one is waited for, unless it is this.
+
+        Also one that another thread waits for already. Inside a handler, though, it waits neither
+        for what somebody else closes, nor for a handler that waits for this one.
+        """
         self._close()
 
     def __enter__(self) -> Self:
