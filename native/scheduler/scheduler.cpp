@@ -60,9 +60,17 @@ void Scheduler::enqueue(Task& task) {
 
 // The one that slept last: its core is likely to be awake and to have its data.
 void Scheduler::wake_one() {
-    if (sleeping_.empty()) return hooks_.wake_leader();
-    sleeping_.back()->wake.notify_one();
-    sleeping_.pop_back();
+    if (!sleeping_.empty()) {
+        sleeping_.back()->wake.notify_one();
+        sleeping_.pop_back();
+        return;
+    }
+    // Whoever is neither in a slice nor blocked looks at what is ready before it sleeps. With nobody left to look,
+    // a blocked thread is missed: what is ready would wait for the slices that run, however long they take.
+    const int alive = static_cast<int>(workers_.size());
+    const bool nobody = running_ + blocked_ == alive;
+    if (nobody && running_ < threads_ && alive < most_threads_ && !ready_.empty() && !stopping_) return add_worker();
+    hooks_.wake_leader();
 }
 
 void Scheduler::add_worker() {

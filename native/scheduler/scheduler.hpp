@@ -5,7 +5,8 @@
 //
 // Python tasks run one at a time on a build with a global interpreter lock: the second thread enters
 // only when the first overruns two slices or blocks in one of our own calls, so that threads do not
-// queue up on the interpreter's lock. A thread that blocks in our calls is replaced by a spare.
+// queue up on the interpreter's lock. A thread that blocks in our calls is replaced by a spare, once there
+// is something for it to do.
 #pragma once
 
 #include <atomic>

@@ -341,6 +341,92 @@ TEST("threads that wait in our own calls are replaced, so that the last one can 
     CHECK(scheduler.stop(kNever));
 }
 
+TEST("a thread that waits in our own calls is replaced while another one takes long in other code") {
+    Scheduler scheduler(2, 8, {});
+    Gate ours, others;
+    std::atomic<bool> waiting{false}, busy{false};
+    Calling waits([&](Nanos) {
+        Scheduler::Blocked blocked;
+        waiting.store(true);
+        ours.wait();
+        return false;
+    });
+    Calling slow([&](Nanos) {
+        busy.store(true);
+        others.wait();
+        return false;
+    });
+    Counter first(scheduler), second(scheduler);
+    scheduler.notify(waits);
+    CHECK(check::soon([&] { return waiting.load(); }));
+    scheduler.notify(slow);
+    CHECK(check::soon([&] { return busy.load(); }));
+    first.add(100);  // it becomes ready when nobody is left to see it
+    CHECK(check::soon([&] { return first.done(); }));
+    CHECK_EQUAL(scheduler.thread_count(), 3);
+    second.add(100);
+    CHECK(check::soon([&] { return second.done(); }));
+    CHECK_EQUAL(scheduler.thread_count(), 3);
+    ours.open();
+    others.open();
+    CHECK(scheduler.wait_idle(now_ns() + check::patience(10 * kSecond)));
+    CHECK(scheduler.stop(kNever));
+}
+
+TEST("a thread that begins to wait while others have work and the rest take long is replaced at once") {
+    Scheduler scheduler(2, 8, {});
+    Gate ours, others, begin;
+    std::atomic<int> inside{0};
+    Calling waits([&](Nanos) {
+        inside.fetch_add(1);
+        begin.wait();
+        Scheduler::Blocked blocked;
+        ours.wait();
+        return false;
+    });
+    Calling slow([&](Nanos) {
+        inside.fetch_add(1);
+        others.wait();
+        return false;
+    });
+    Counter later(scheduler);
+    scheduler.notify(slow);
+    scheduler.notify(waits);
+    CHECK(check::soon([&] { return inside.load() == 2; }));
+    later.add(100);  // both threads are in slices: it waits
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(!later.done());
+    CHECK_EQUAL(scheduler.thread_count(), 2);
+    begin.open();
+    CHECK(check::soon([&] { return later.done(); }));
+    CHECK_EQUAL(scheduler.thread_count(), 3);
+    ours.open();
+    others.open();
+    CHECK(scheduler.wait_idle(now_ns() + check::patience(10 * kSecond)));
+    CHECK(scheduler.stop(kNever));
+}
+
+TEST("waiting in our own calls takes no thread more while there is nothing else to do") {
+    Scheduler scheduler(2, 8, {});
+    std::atomic<int> round{0};
+    Calling asks([&](Nanos) {
+        for (int i = 0; i < 200; ++i) {
+            Scheduler::Blocked blocked;
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+        round.fetch_add(1);
+        return false;
+    });
+    Counter other(scheduler);
+    for (int i = 1; i <= 5; ++i) {
+        scheduler.notify(asks);
+        other.add(1);
+        CHECK(check::soon([&] { return round.load() == i && other.done(); }));
+    }
+    CHECK_EQUAL(scheduler.thread_count(), 2);
+    CHECK(scheduler.stop(kNever));
+}
+
 TEST("threads that wait for each other's tasks to end are told so, and not left waiting") {
     Scheduler scheduler(3, 8, {});
     constexpr std::size_t kRing = 3;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 import threading
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from antiphon import Node, NodeConfig, SendTimeout, WouldBlock
+from antiphon import Node, NodeConfig, Schedule, SendTimeout, WouldBlock
 from unit.node.pairs import (
     HERE,
     KIND,
+    NORMAL,
     OTHER,
     SMALL,
     THERE,
@@ -30,9 +32,12 @@ from unit.node.pairs import (
     kind_of,
     nodes,
     numbered,
+    to,
 )
 
 pytestmark = pytest.mark.timeout(60)
+
+TWO_THREADS = dataclasses.replace(NORMAL, schedule=Schedule(threads=2))
 
 
 # --- failing --------------------------------------------------------------------------------------
@@ -355,6 +360,47 @@ def test_handlers_that_block_in_send_are_replaced_so_that_other_kinds_run() -> N
         for inbox in inboxes.values():
             assert [inbox.receive(5)[1] for _ in range(2)] == [b"first", b"second"]
         there.flush()
+
+
+def test_a_handler_that_blocks_in_send_is_replaced_while_another_one_takes_long() -> None:
+    heard = Heard()
+    with Gate() as gate, nodes(TWO_THREADS) as (here, there):
+        inbox = there.inbox(THIRD, capacity=1)
+        waits = to(here).credit_waits if here.connections() else 0
+
+        def blocks(source: int, data: bytes) -> None:
+            for message in numbered(2):
+                here.send(THERE, message, kind=THIRD)
+
+        here.on(KIND, blocks)
+        here.on(OTHER, gate)  # in no call of ours
+        here.on(600, heard)
+        there.send(HERE, b"go", kind=KIND)
+        eventually(lambda: here.connections() and to(here).credit_waits > waits)
+        there.send(HERE, b"go", kind=OTHER)
+        assert gate.entered.wait(10)
+        there.send_many(HERE, numbered(50), kind=600)
+        assert heard.wait(50) == numbered(50)
+        assert here.statistics().scheduler_threads == 3
+        gate.open()
+        assert [inbox.receive(5)[1] for _ in range(2)] == numbered(2)
+        there.flush()
+
+
+def test_requests_inside_a_handler_need_no_thread_more_while_nothing_else_is_to_do() -> None:
+    done = threading.Event()
+    with nodes(TWO_THREADS) as (here, there):
+
+        def asks(source: int, data: bytes) -> None:
+            for _ in range(200):
+                here.request(THERE, b"?", kind=THIRD)
+            done.set()
+
+        there.on(THIRD, lambda source, data: data)
+        here.on(KIND, asks)
+        there.send(HERE, b"go", kind=KIND)
+        assert done.wait(30)
+        assert here.statistics().scheduler_threads == 2
 
 
 def test_a_send_inside_a_handler_has_the_patience_of_requests() -> None:
