@@ -87,6 +87,7 @@ nb::dict counter_dict(NodeCore& core) {
     d["dismissed_connections"] = c.dismissed;
     d["answers"] = c.answers;
     d["lost_answers"] = c.lost_answers;
+    d["lost_events"] = core.lost_events();
     d["forgotten_failed"] = core.forgotten_failed();
     d["forgotten_dropped"] = core.forgotten_dropped() + c.events_dropped;
     return d;

@@ -103,6 +103,7 @@ class NodeCore {
     std::shared_ptr<Node> node() { return node_; }
     Reference encode() const { return Reference::share(encode_.get()); }
     const std::vector<std::shared_ptr<Handle>>& handles() const { return handles_; }
+    std::uint64_t lost_events() const { return events_->lost(); }
     std::uint64_t forgotten_failed() const { return forgotten_failed_; }
     std::uint64_t forgotten_dropped() const { return forgotten_dropped_; }
 

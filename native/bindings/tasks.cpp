@@ -181,7 +181,10 @@ void HandlerTask::answer_request(const Calls& handler, PyObject* source, const c
 void EventTask::push(Event event) {
     {
         std::lock_guard lock(mutex_);
-        if (events_.size() >= kMostEvents) events_.pop_front();
+        if (events_.size() >= kMostEvents) {
+            events_.pop_front();
+            lost_.fetch_add(1, std::memory_order_relaxed);
+        }
         events_.push_back(std::move(event));
     }
     if (auto node = node_.lock()) node->scheduler().notify(*this);
@@ -189,16 +192,31 @@ void EventTask::push(Event event) {
 
 void EventTask::set_call(Reference call) { call_ = std::move(call); }
 
+bool EventTask::next(Event& event) {
+    const std::uint64_t lost = lost_.load(std::memory_order_relaxed) - told_lost_;
+    if (lost != 0 && (events_.empty() || now_ns() >= tell_after_)) {
+        told_lost_ += lost;
+        tell_after_ = now_ns() + kSecond;
+        event = {Event::Type::warning, 0,
+                 std::to_string(lost) + " events of connections were dropped: on_connected, on_disconnected or what logs "
+                                        "warnings takes too long, and more than " +
+                     std::to_string(kMostEvents) + " waited"};
+        return true;
+    }
+    if (events_.empty()) return false;
+    event = std::move(events_.front());
+    events_.pop_front();
+    return true;
+}
+
 bool EventTask::run_slice(Nanos until) {
     Entered entered;
     for (;;) {
         Event event;
         {
             std::lock_guard lock(mutex_);
-            if (events_.empty()) return false;
             if (now_ns() >= until) return true;
-            event = std::move(events_.front());
-            events_.pop_front();
+            if (!next(event)) return false;
         }
         if (!call_) continue;
         Reference call = Reference::share(call_.get());

@@ -98,11 +98,18 @@ class EventTask : public Task {
     void push(Event event);
     bool run_slice(Nanos until) override;
     void set_call(Reference call);  // with the interpreter's lock; null drops it
+    // How many nobody was told, as too many waited.
+    std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
 
    private:
+    bool next(Event& event);  // with mutex_: false when there is none
+
     std::weak_ptr<Node> node_;
     std::mutex mutex_;
     std::deque<Event> events_;
+    std::atomic<std::uint64_t> lost_{0};  // written with mutex_
+    std::uint64_t told_lost_ = 0;         // of those, how many a warning has counted
+    Nanos tell_after_ = 0;                // when the next warning may come, while events are lost all the time
     Reference call_;  // with the interpreter's lock
 };
 

@@ -729,3 +729,39 @@ def test_a_node_that_could_not_listen_leaves_no_descriptors_behind() -> None:
             with pytest.raises(OSError, match="listen on"):
                 node.start()
         assert descriptors() <= before
+
+
+def test_connections_that_nobody_is_told_of_are_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened = threading.Event()
+    told: list[int] = []
+
+    def slow(peer: int, reason: str) -> None:
+        opened.wait(50)
+        told.append(peer)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(opened.set)
+        there = stack.enter_context(Node(1, listen=f"inproc://told-{next(_names)}"))
+        there.on_connected(slow)
+        there.on_disconnected(slow)
+        assert there.statistics().lost_events == 0
+        others = [stack.enter_context(Node(10 + i, listen=None)) for i in range(8)]
+        until = time.monotonic() + 45
+        while there.statistics().lost_events < 10 and time.monotonic() < until:
+            for node in others:
+                node.add_peer(1, there.address)
+                with contextlib.suppress(PeerUnreachable):  # the last one ends still
+                    node.send(1, b"", kind=KIND)
+                node.remove_peer(1)
+        assert there.statistics().lost_events >= 10
+        opened.set()
+        eventually(lambda: len(told) >= 4000, 20)
+
+        def logged() -> int:
+            """What warnings say."""
+            lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+            return sum(int(one.split()[0]) for one in lines if "were dropped: on_conn" in one)
+
+        eventually(lambda: logged() == there.statistics().lost_events)

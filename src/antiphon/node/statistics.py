@@ -146,6 +146,9 @@ class NodeStatistics:
     """Requests of others that were answered."""
     lost_answers: int
     """Answers that could not be delivered."""
+    lost_events: int
+    """Connections that came or went, and warnings, that nobody was told of: callbacks such as those
+    of ``on_connected`` took too long."""
     scheduler_threads: int
     slices: int
     selector_turns: int
