@@ -27,6 +27,7 @@ void Node::connect(Peer& peer) {
     if (phase_.load(std::memory_order_acquire) > Phase::draining) return;
     stay(peer);
     if (peer.held.load(std::memory_order_relaxed)) return;  // again when it is closed
+    if (&peer == &unknown_) drop_earlier_question();
     if (peer.out || peer.dialling || peer.retry_timer != 0) return;
     if (peer.id == id()) return dial_self(peer);
     std::string address;
@@ -65,6 +66,16 @@ void Node::connect(Peer& peer) {
         peer.retry_timer = 0;
         if (selector_.now() < peer.wanted_until.load()) connect(peer);
     });
+}
+
+// Another address is asked for its id than the one that is being dialled, which may be silent for long.
+void Node::drop_earlier_question() {
+    Channel* channel = unknown_.dialling;
+    if (channel == nullptr) return;
+    std::unique_lock lock(unknown_.mutex);
+    const bool same = channel->dial_address == unknown_.explicit_address;
+    lock.unlock();
+    if (!same) close_channel(channel);
 }
 
 void Node::connect_for_peer(Peer& peer) {
@@ -110,7 +121,7 @@ void Node::dial(Peer& peer, const std::string& text, bool yours) {
         return dial_endpoints(peer, text, resolve(address, error), yours);
     }
     peer.looking_up = text;
-    helper_.ask([this, &peer, address, text, yours]() -> std::function<void()> {
+    const bool asked = helper_.ask([this, &peer, address, text, yours]() -> std::function<void()> {
         std::string error;
         std::vector<Endpoint> endpoints = resolve(address, error);  // touches nothing of the node
         return [this, &peer, text, yours, endpoints, error] {
@@ -128,6 +139,9 @@ void Node::dial(Peer& peer, const std::string& text, bool yours) {
             dial_endpoints(peer, text, endpoints, yours);
         };
     });
+    if (asked) return;
+    peer.looking_up.clear();
+    if (!yours) dial_failed(peer, {Failure::Code::unreachable, "no thread could be started to look up its name", text, ""}, false);
 }
 
 void Node::dial_endpoints(Peer& peer, const std::string& text, std::vector<Endpoint> endpoints,
@@ -157,6 +171,12 @@ void Node::dial_endpoints(Peer& peer, const std::string& text, std::vector<Endpo
 
 void Node::dial_failed(Peer& peer, Failure failure, bool fatal) {
     if (peer.out) return;
+    if (&peer == &unknown_) {
+        std::unique_lock lock(peer.mutex);
+        const bool earlier = !failure.address.empty() && failure.address != peer.explicit_address;
+        lock.unlock();
+        if (earlier) return connect(peer);  // no news of the one that is asked now
+    }
     if (failure.code == Failure::Code::duplicate && options_.id == 0 && !peer.up &&
         !id_settled_.load(std::memory_order_relaxed)) {
         // Our id was drawn, and is taken: draw another, unless somebody knows us by it already.

@@ -105,7 +105,7 @@ void Node::tls_failed(Channel& channel, const std::string& reason) {
 // disk that does not answer.
 void Node::reload_certificates() {
     if (std::exchange(tls_looking_, true)) return;
-    helper_.ask([this, files = options_.tls, known = tls_times_, tried = tls_tried_]() -> std::function<void()> {
+    const bool asked = helper_.ask([this, files = options_.tls, known = tls_times_, tried = tls_tried_]() -> std::function<void()> {
         auto times = tls::changed_at(files);
         if (times == known || times == tried) return [this] { tls_looking_ = false; };
         std::shared_ptr<tls::Context> made;
@@ -127,6 +127,7 @@ void Node::reload_certificates() {
             }
         };
     });
+    if (!asked) tls_looking_ = false;  // again with the next beat
 }
 
 }  // namespace antiphon

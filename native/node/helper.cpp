@@ -2,16 +2,26 @@
 
 #include <sys/prctl.h>
 
+#include <system_error>
+
 namespace antiphon {
 
-void Helper::ask(std::function<std::function<void()>()> job) {
+bool Helper::ask(std::function<std::function<void()>()> job) {
     std::lock_guard lock(state_->mutex);
-    if (state_->stopped) return;
+    if (state_->stopped) return true;  // nobody waits for it any more
     state_->jobs.push_back(std::move(job));
     if (state_->idle < static_cast<int>(state_->jobs.size()) && threads_.size() < kMostThreads) {
-        threads_.emplace_back([state = state_] { run(state); });
+        try {
+            threads_.emplace_back([state = state_] { run(state); });
+        } catch (const std::system_error&) {
+            if (threads_.empty()) {
+                state_->jobs.pop_back();
+                return false;
+            }
+        }
     }
     state_->work.notify_one();
+    return true;
 }
 
 void Helper::run(const std::shared_ptr<State>& state) {

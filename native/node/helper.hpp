@@ -21,8 +21,8 @@ class Helper {
     explicit Helper(Post post) : state_(std::make_shared<State>()) { state_->post = std::move(post); }
     ~Helper() { stop(); }
 
-    // A job must hold what it uses: it may outlive the node.
-    void ask(std::function<std::function<void()>()> job);
+    // A job must hold what it uses: it may outlive the node. False: there is no thread for it, and none to be had.
+    [[nodiscard]] bool ask(std::function<std::function<void()>()> job);
     // Nothing is posted once this returns. A look-up that is under way is left to end by itself.
     void stop();
 

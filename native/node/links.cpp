@@ -160,7 +160,10 @@ void Node::close_channel(Channel* channel) {
     // Behind the close, or it might go back to sleep on it: who polls it holds the socket open.
     if (channel->led && channel->peer) channel->peer->wake_leader();
     channels_.erase(channel);
-    delete channel;
+    // Its buffers go back at once, and the rest when nobody up the stack asks for it any more.
+    channel->parser.reset();
+    channel->tls.reset();
+    selector_.bury(std::unique_ptr<Watcher>(channel));
 }
 
 void Node::channel_failed(Channel& channel, const std::string& reason) {

@@ -422,6 +422,7 @@ class Node {
     void forget(Peer& peer);
     void add_interest(Peer& peer, std::uint8_t interests);
     void connect(Peer& peer);
+    void drop_earlier_question();
     void connect_for_peer(Peer& peer);
     void dial(Peer& peer, const std::string& address, bool yours);
     void dial_endpoints(Peer& peer, const std::string& address, std::vector<Endpoint> endpoints, bool yours);

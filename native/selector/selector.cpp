@@ -166,7 +166,9 @@ bool Selector::run_posted() {
 }
 
 void Selector::run_timers() {
-    while (!timers_.empty() && timers_.begin()->first <= now_) {
+    // Those that are set meanwhile wait for the next turn, or one that is due at once would never let go.
+    const std::uint64_t before = next_timer_;
+    while (!timers_.empty() && timers_.begin()->first <= now_ && timers_.begin()->second.first < before) {
         auto call = std::move(timers_.begin()->second.second);
         timers_.erase(timers_.begin());
         guarded(call);
@@ -200,6 +202,7 @@ void Selector::loop() {
             timeout = timers_.empty() ? -1 : std::max<Nanos>(0, sleeps_until_ - now_ns());
         }
         gone_.clear();
+        buried_.clear();
         turn_of_ = nullptr;
         turn_.unlock();
         const int count = sleep(events.data(), static_cast<int>(events.size()), timeout);

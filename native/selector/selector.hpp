@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -66,6 +67,9 @@ class Selector {
     // Reports nothing of it, not even errors, until change().
     void pause(int fd);
     void unwatch(int fd, Watcher* watcher);
+    // Keeps what is no longer watched until the next sleep. Whoever has called it further up the stack asks
+    // by its address whether it is still there, and must not find a newcomer at the same one.
+    void bury(std::unique_ptr<Watcher> watcher) { buried_.push_back(std::move(watcher)); }
     std::uint64_t at(Nanos when, std::function<void()> call);
     void cancel(std::uint64_t timer);
     Nanos now() const { return now_; }
@@ -102,6 +106,7 @@ class Selector {
     std::uint64_t next_timer_ = 1;
     Nanos now_ = 0;
     std::vector<Watcher*> gone_;  // unwatched during this turn: their events are stale
+    std::vector<std::unique_ptr<Watcher>> buried_;
     std::atomic<std::uint64_t> turns_{0};
 };
 
