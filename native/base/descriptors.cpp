@@ -6,14 +6,22 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <mutex>
+#include <list>
 #include <set>
+#include <utility>
 
 namespace antiphon {
 
 namespace {
 
+struct Shared {
+    std::mutex* mutex;
+    std::function<void()> child;
+};
+
 struct Descriptors {
+    std::mutex shared_mutex;  // of the list below; a fork takes it first
+    std::list<Shared> shared;
     std::mutex mutex;
     std::set<int> open;
     Descriptors();
@@ -24,18 +32,38 @@ Descriptors& descriptors() {
     return *all;
 }
 
+void let_go(Descriptors& all) {
+    all.mutex.unlock();
+    for (Shared& one : all.shared) one.mutex->unlock();
+    all.shared_mutex.unlock();
+}
+
 Descriptors::Descriptors() {
-    pthread_atfork([] { descriptors().mutex.lock(); }, [] { descriptors().mutex.unlock(); },
-                   [] {
-                       Descriptors& all = descriptors();
-                       for (int fd : all.open) close(fd);
-                       all.open.clear();
-                       fork_count.fetch_add(1, std::memory_order_relaxed);
-                       all.mutex.unlock();
-                   });
+    pthread_atfork(
+        [] {
+            Descriptors& all = descriptors();
+            all.shared_mutex.lock();
+            for (Shared& one : all.shared) one.mutex->lock();
+            all.mutex.lock();
+        },
+        [] { let_go(descriptors()); },
+        [] {
+            Descriptors& all = descriptors();
+            for (int fd : all.open) close(fd);
+            all.open.clear();
+            fork_count.fetch_add(1, std::memory_order_relaxed);
+            for (Shared& one : all.shared) one.child();
+            let_go(all);
+        });
 }
 
 }  // namespace
+
+void hold_over_fork(std::mutex& mutex, std::function<void()> child) {
+    Descriptors& all = descriptors();
+    std::lock_guard lock(all.shared_mutex);
+    all.shared.push_back({&mutex, std::move(child)});
+}
 
 int open_descriptor(const std::function<int()>& make) {
     Descriptors& all = descriptors();

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 
 namespace antiphon {
 
@@ -21,6 +22,9 @@ void close_descriptor(int fd);
 // waits for it. A child that is forked off in that very moment has it too, which harms nobody.
 int open_file(const char* path, int flags, int mode = 0);
 void close_file(int fd);
+// A lock that is the process's, and not a node's: fork takes it too, before the lock of the descriptors, so that a
+// child finds it free. For good; `child` is called in the child, with the lock, which then is released.
+void hold_over_fork(std::mutex& mutex, std::function<void()> child);
 // How often this process was forked off another one that used the core. Written in a child before it
 // has a second thread; asked on every send, hence in line.
 inline std::atomic<std::uint32_t> fork_count{0};

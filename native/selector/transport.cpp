@@ -94,6 +94,9 @@ class Tcp : public Transport {
 
 class Unix : public Tcp {
    public:
+    Unix() {
+        hold_over_fork(mutex_, [this] { files_.clear(); });  // they are the parent's
+    }
     int listen(Address& address) override {
         const Endpoint endpoint = Endpoint::unix_path(address.host);
         for (int attempt = 0;; ++attempt) {
@@ -163,14 +166,15 @@ class Unix : public Tcp {
 // through the other end, as SCM_RIGHTS.
 class InProcess : public Transport {
    public:
+    InProcess() {
+        hold_over_fork(mutex_, [this] { doors_.clear(); });  // they were the parent's, and are closed
+    }
     int listen(Address& address) override {
         int pair[2];
         if (open_socket_pair(SOCK_DGRAM, pair) != 0) {
             fail(-1, "socketpair");
         }
         std::lock_guard lock(mutex_);
-        if (generation_ != fork_generation()) doors_.clear();  // they were the parent's
-        generation_ = fork_generation();
         if (!doors_.emplace(address.host, pair[1]).second) {
             close_descriptor(pair[0]);
             close_descriptor(pair[1]);
@@ -252,7 +256,6 @@ class InProcess : public Transport {
 
     std::mutex mutex_;
     std::map<std::string, int> doors_;
-    std::uint32_t generation_ = fork_generation();
 };
 
 }  // namespace

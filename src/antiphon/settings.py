@@ -33,7 +33,6 @@ import difflib
 import logging
 import os
 import re
-import threading
 import tomllib
 import types
 import typing
@@ -43,6 +42,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from antiphon.errors import ConfigError
+from antiphon.process_lock import ProcessLock
 from antiphon.toml_lines import Keys, line_of, lines_of
 
 __all__ = [
@@ -340,7 +340,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 _WITH_SETTINGS = ("node", "bus", "group", "broker")
 _warned: list[str] = []
-_warning = threading.Lock()
+_warning = ProcessLock()
 
 
 def _warn_once() -> None:

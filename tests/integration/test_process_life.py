@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -749,3 +750,86 @@ def test_a_program_that_closes_nothing_ends_without_a_word() -> None:
     assert done.stdout == "(1, b'me')\n"
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def fork_beside_listeners(control: Control, scheme: str, place: str, forks: int) -> None:
+    """Threads open and close nodes all the time; children make nodes of their own."""
+    import os
+    import signal
+    import threading
+
+    import antiphon
+
+    stops = threading.Event()
+
+    def come_and_go(number: int) -> None:
+        while not stops.is_set():
+            with antiphon.Node(listen=f"{scheme}://{place}parent-{number}"):
+                pass
+
+    threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    ended = []
+    for number in range(forks):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)  # a child that hangs is ended by it, and tells by that
+            with antiphon.Node(1, listen=f"{scheme}://{place}child-{number}") as one:
+                inbox = one.inbox(200)
+                with antiphon.Node(2, peers={1: one.address}) as two:
+                    two.send(1, b"child", kind=200)
+                    inbox.receive(10)
+            os._exit(0)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        if ended[-1] != 0:
+            break
+    stops.set()
+    for thread in threads:
+        thread.join()
+    control.tell("ended", codes=ended)
+
+
+@pytest.mark.parametrize("scheme", ["inproc", "unix"])
+def test_children_listen_although_their_parent_was_just_opening_and_closing_nodes(
+    scheme: str, tmp_path: Path, count: Callable[[int, int], int]
+) -> None:
+    forks = count(20, 500)
+    place = f"{tmp_path}/" if scheme == "unix" else ""
+    with Child(fork_beside_listeners, scheme=scheme, place=place, forks=forks) as child:
+        assert child.expect("ended", timeout=300)["codes"] == [0] * forks
+
+
+def fork_while_making_messages(control: Control) -> None:
+    import os
+    import signal
+    import threading
+
+    from antiphon.wire import message
+
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with message._registry_lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+
+        class Ping(message.Message, kind=300):
+            number: int
+
+        os._exit(0 if Ping(1).number == 1 else 1)
+    control.tell("child", code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    done.set()
+    thread.join()
+
+
+def test_a_child_makes_messages_although_another_thread_was_just_making_one() -> None:
+    with Child(fork_while_making_messages) as child:
+        assert child.expect("child", timeout=40)["code"] == 0

@@ -16,6 +16,7 @@ from antiphon._core import Handle
 from antiphon.errors import ConfigError
 from antiphon.groups.messages import decode
 from antiphon.node import Node
+from antiphon.process_lock import ProcessLock
 
 if TYPE_CHECKING:
     from antiphon.groups.group import Group
@@ -94,7 +95,7 @@ class Port:
 
 
 _ports: weakref.WeakKeyDictionary[Node, Port] = weakref.WeakKeyDictionary()
-_ports_lock = threading.Lock()
+_ports_lock = ProcessLock()
 
 
 def port_of(node: Node) -> Port:

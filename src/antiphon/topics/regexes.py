@@ -12,12 +12,12 @@ from __future__ import annotations
 import bisect
 import functools
 import reprlib
-import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from antiphon.errors import FilterError
+from antiphon.process_lock import ProcessLock
 
 __all__ = ["MAX_REGEX_CHARACTERS", "Bank", "check_regex"]
 
@@ -166,7 +166,7 @@ def _single(text: str) -> Any:
 
 
 _made: weakref.WeakValueDictionary[frozenset[str], _Together] = weakref.WeakValueDictionary()
-_made_lock = threading.Lock()
+_made_lock = ProcessLock()
 
 
 def _together(texts: frozenset[str]) -> _Together:

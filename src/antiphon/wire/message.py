@@ -13,13 +13,13 @@ MessagePack and never pickle: bytes from the network must not be able to run cod
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 import msgspec
 
 from antiphon.errors import ConfigError, ProtocolError
+from antiphon.process_lock import ProcessLock
 from antiphon.whole import whole_number
 
 __all__ = [
@@ -44,7 +44,7 @@ LAST_KIND = 65535
 M = TypeVar("M", bound="Message")
 
 _registry: dict[int, type[Message]] = {}
-_registry_lock = threading.Lock()
+_registry_lock = ProcessLock()
 
 
 def check_kind(kind: object) -> int:
