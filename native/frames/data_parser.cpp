@@ -9,6 +9,9 @@ namespace {
 // A read into less than this is not worth its system call; move on to another buffer.
 constexpr std::size_t kLeastRoom = 4096;
 
+// What is more than any window need not be counted further. It must not wrap: it would look like next to nothing.
+std::uint32_t capped(std::uint64_t charge) { return static_cast<std::uint32_t>(std::min<std::uint64_t>(charge, UINT32_MAX)); }
+
 }  // namespace
 
 bool DataParser::prepare(BufferPool& pool, char*& at, std::size_t& room) {
@@ -71,11 +74,15 @@ bool DataParser::parse(std::size_t bytes, DataSink& sink) {
                 end_run(sink);
                 return fail("a request without an id");
             }
+            if (const std::size_t size = header.length - (header.flags != 0 ? 8 : 0); over(header.kind, size)) {
+                end_run(sink);
+                return too_large(size);
+            }
             if (run_.count != 0 && header.kind == run_.first.kind && header.flow == run_.first.flow &&
                 header.flags == run_.first.flags) {
                 ++run_.count;
                 run_.bytes += static_cast<std::uint32_t>(total);
-                run_.charge += std::max(static_cast<std::uint32_t>(total), least_);
+                run_.charge = capped(std::uint64_t{run_.charge} + std::max(static_cast<std::uint32_t>(total), least_));
             } else {
                 end_run(sink);
                 least_ = sink.least_charge(header.kind, header.flow);
@@ -123,12 +130,13 @@ bool DataParser::packed_frame(const Header& header, DataSink& sink) {
         std::uint32_t length;
         std::memcpy(&length, at + 4 + 4 * static_cast<std::size_t>(i), 4);
         sum += length;
+        if (over(header.kind, length)) return too_large(length);
     }
     if (lengths + sum != header.length) return fail("a packed frame whose lengths do not add up");
     const std::uint64_t total = kHeaderBytes + header.length;
     const std::uint64_t least = sink.least_charge(header.kind, header.flow);
     sink.run({header, buffer_, static_cast<std::uint32_t>(begin_), static_cast<std::uint32_t>(total),
-              count, static_cast<std::uint32_t>(std::min<std::uint64_t>(std::max(total, least * count), UINT32_MAX))});
+              count, capped(std::max(total, least * count))});
     return true;
 }
 
@@ -146,6 +154,10 @@ void DataParser::drop() {
     if (buffer_ != nullptr) buffer_->release();
     buffer_ = nullptr;
     begin_ = end_ = 0;
+}
+
+bool DataParser::too_large(std::uint64_t size) {
+    return fail("a message of " + std::to_string(size) + " bytes, over the limit of " + std::to_string(max_message_));
 }
 
 bool DataParser::fail(std::string why) {

@@ -43,7 +43,8 @@ class DataSink {
 
 class DataParser {
    public:
-    explicit DataParser(std::size_t max_frame) : max_frame_(max_frame) {}
+    explicit DataParser(std::size_t max_frame, std::uint64_t max_message = UINT64_MAX)
+        : max_frame_(max_frame), max_message_(max_message) {}
     ~DataParser() { drop(); }
     DataParser(const DataParser&) = delete;
     DataParser& operator=(const DataParser&) = delete;
@@ -61,10 +62,14 @@ class DataParser {
 
    private:
     bool fail(std::string why);
+    bool too_large(std::uint64_t size);
     bool packed_frame(const Header& header, DataSink& sink);
     void end_run(DataSink& sink);
 
+    bool over(std::uint16_t kind, std::uint64_t size) const { return size > max_message_ && kind >= kFirstUserKind; }
+
     const std::size_t max_frame_;
+    const std::uint64_t max_message_;  // of users' bytes; what the library puts around its own kinds is not theirs
     Buffer* buffer_ = nullptr;
     std::size_t begin_ = 0, end_ = 0;  // what is not parsed yet
     std::size_t wanted_ = 0;           // the size that recent reads would have filled

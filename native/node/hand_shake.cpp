@@ -418,7 +418,7 @@ void Node::admit(Channel& channel) {
         peer.in = &channel;
         ++peer.in_session;
         channel.state = State::open;
-        channel.parser = std::make_unique<DataParser>(largest_frame());
+        channel.parser = std::make_unique<DataParser>(largest_frame(), options_.max_message_bytes);
         announce_all(channel);
         opened(channel);
     }

@@ -109,6 +109,7 @@ bool Node::got_response(Peer& peer, const Header&, std::string_view payload) {
     if (payload.size() < kResponsePrefix) return false;
     ResponseHead head;
     std::memcpy(static_cast<void*>(&head), payload.data(), kResponsePrefix);
+    if (head.status == ResponseHead::Status::answer && payload.size() - kResponsePrefix > options_.max_message_bytes) return false;
     peer.use(now_ns());  // the selector's own time stands still while others read
     requests_.answer(peer, head, payload.substr(kResponsePrefix));
     return true;

@@ -20,7 +20,7 @@ import pytest
 from antiphon import Node, NodeConfig, PeerUnreachable, SendTimeout
 from antiphon._core import build_info
 from antiphon.testing import Child, Control, Host, eventually, strangers
-from antiphon.testing.strangers import frame, hello
+from antiphon.testing.strangers import Stranger, frame, hello
 from integration.attacks import UnderAttack
 
 pytestmark = pytest.mark.timeout(600 if os.environ.get("ANTIPHON_STRESS") == "full" else 60)
@@ -356,6 +356,46 @@ def test_a_peer_that_sends_more_than_it_has_credit_for_is_bounded(attacked: Atta
         for _ in range(200):
             if stranger.say(block, timeout=1.0) < len(block):
                 break
+
+
+def test_charges_that_add_up_beyond_four_gib_are_not_taken_for_none() -> None:
+    """An inbox for one message charges a whole window for each: 4,096 of them are 2**32 bytes."""
+    with Node(1) as node:
+        inbox = node.inbox(KIND, capacity=1)
+        with Stranger.dial(node.address) as stranger:
+            stranger.hand_shake(7)
+            stranger.say(
+                frame(KIND + 1, bytes(15_000)) * 12
+            )  # what fills its buffers gets larger ones
+            stranger.say(frame(KIND, flow=1) * 4096)
+            assert stranger.dropped_within(10)
+        assert inbox.pending == 0
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        frame(KIND, bytes(1001)),
+        frame(KIND, bytes(200_000)),
+        frame(KIND, struct.pack("<III", 2, 10, 1001) + bytes(1011), flags=strangers.PACKED),
+        frame(KIND, bytes(8) + bytes(1001), flags=strangers.REQUEST),
+    ],
+    ids=["one byte over", "far over", "in a pack", "a request"],
+)
+def test_a_message_over_the_receivers_own_limit_is_refused_whoever_sends_it(noise: bytes) -> None:
+    with Node(1, config=NodeConfig(max_message_bytes=1000)) as node:
+        inbox = node.inbox(KIND)
+        with Stranger.dial(node.address) as stranger:
+            stranger.hand_shake(7)
+            stranger.say(frame(KIND, bytes(1000)))
+            stranger.say(
+                frame(KIND, struct.pack("<II", 1, 1000) + bytes(1000), flags=strangers.PACKED)
+            )
+            assert [len(inbox.receive(10)[1]) for _ in range(2)] == [1000, 1000]
+            stranger.say(noise)
+            assert stranger.dropped_within(10)
+        assert inbox.pending == 0
+        assert node.statistics().protocol_errors == 1
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ __all__ = [
 KIB = 1024
 MIB = 1024 * KIB
 PAGE = 4096
-_MAX_MESSAGE = 2**31
+_MAX_MESSAGE = 2**31 - 1  # the offsets of a batch are int32
+_LEAST_HEARTBEAT = 0.0001
 
 
 @final
@@ -186,8 +187,8 @@ class NodeConfig(settings.Settings, table="node"):
     processor time while it lasts."""
 
     heartbeat: float = 1.0
-    """Seconds. A peer that has nothing to send shows a sign of life every two heartbeats; silence
-    for five of them means dead."""
+    """Seconds, at least 0.0001. A peer that has nothing to send shows a sign of life every two
+    heartbeats; silence for five of them means dead."""
 
     schedule: Schedule = field(default_factory=lambda: settings.whole(Schedule()))
     """How the node's time is divided; see `Schedule`."""
@@ -226,6 +227,8 @@ class NodeConfig(settings.Settings, table="node"):
         for name in ("connect_timeout", "request_timeout", "send_timeout"):
             self._check_number(name, 0.0, 86_400.0)
         self._check_number("heartbeat", 0.0, 3600.0)
+        if self.heartbeat < _LEAST_HEARTBEAT:
+            raise _refuse("heartbeat", self.heartbeat, f"a number from {_LEAST_HEARTBEAT} to 3600")
         if not isinstance(self.schedule, Schedule):
             raise _refuse("schedule", self.schedule, "an antiphon.Schedule")
         self._check_number("spin_us", 0.0, 1000.0, zero=True)

@@ -44,6 +44,8 @@ def test_defaults_are_valid_and_documented() -> None:
         ("request_timeout", float("inf")),
         ("send_timeout", -1),
         ("heartbeat", "1"),
+        ("heartbeat", 1e-10),
+        ("max_message_bytes", 1 << 31),
     ],
 )
 def test_a_bad_value_is_refused_and_named(name: str, bad: Any) -> None:
