@@ -67,6 +67,7 @@ void Answer::fail(std::string told) {
 bool Answer::try_send(bool urgent) {
     if (peer_ == nullptr) return true;
     const Attempt attempt = node_.try_answer(*peer_, session_, kind_, head_, body_, urgent);
+    if (attempt.status == Attempt::Status::closed) node_.lost_answer();  // who asked has gone, or we do
     return attempt.status == Attempt::Status::sent || attempt.status == Attempt::Status::closed;
 }
 

@@ -40,12 +40,17 @@ void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16
 }
 
 // Within the budget, of which one flow may have half: messages for an inbox that nobody reads must not
-// keep out those for others. One message always fits.
+// keep out those for others. One message always fits. Answers, which come on no flow, have their half
+// beside the budget: several such inboxes must not keep out what callers wait for.
 bool Node::large_fits(std::uint32_t flow, std::uint64_t size) const {
-    const auto found = large_by_flow_.find(flow);
-    const std::uint64_t own = found == large_by_flow_.end() ? 0 : found->second;
-    return (large_used_ == 0 || large_used_ + size <= options_.large_message_bytes) &&
-           (own == 0 || own + size <= options_.large_message_bytes / 2);
+    const auto used_by = [this](std::uint32_t one) {
+        const auto found = large_by_flow_.find(one);
+        return found == large_by_flow_.end() ? 0 : found->second;
+    };
+    const std::uint64_t own = used_by(flow);
+    if (own != 0 && own + size > options_.large_message_bytes / 2) return false;
+    const std::uint64_t all = large_used_ - used_by(0);
+    return flow == 0 || all == 0 || all + size <= options_.large_message_bytes;
 }
 
 void Node::use_large(std::uint32_t flow, std::int64_t bytes) {
@@ -141,6 +146,12 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     run.buffer = assembly.buffer;
     run.large_bytes = assembly.size;
     run.large_flow = assembly.flow;
+    if (run.large_flow == 0 && registration != nullptr) {
+        // Its kind was announced meanwhile: until it is handled it is no matter of the answers.
+        use_large(0, -static_cast<std::int64_t>(assembly.size));
+        run.large_flow = registration->flow;
+        use_large(run.large_flow, static_cast<std::int64_t>(assembly.size));
+    }
     run.arrived = selector_.now();
     peer.assemblies.erase(found);
     if (run.request && run.bytes < kRequestPrefix) return finish(run), false;

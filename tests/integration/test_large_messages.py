@@ -351,6 +351,18 @@ def test_small_messages_pass_while_a_large_one_waits_for_the_budget() -> None:
         waiting.result()
 
 
+def test_large_answers_come_while_unread_messages_have_all_of_the_budget() -> None:
+    wide = dataclasses.replace(BUDGET, large_message_bytes=200_000)
+    with nodes(wide) as (here, there):
+        there.on(OTHER, lambda source, data: pattern(100_000, 7))
+        inboxes = [here.inbox(kind) for kind in (KIND, KIND + 50)]
+        for kind in (KIND, KIND + 50):  # one flow may have half
+            there.send(HERE, bytes(100_000), kind=kind)
+        eventually(lambda: here.statistics().large_bytes_in_use == 200_000)
+        assert here.request(THERE, b"", kind=OTHER) == pattern(100_000, 7)
+        assert [one.pending for one in inboxes] == [1, 1]
+
+
 def test_a_large_message_that_waits_too_long_times_out_and_the_next_goes() -> None:
     config = dataclasses.replace(BUDGET, send_timeout=0.3)
     with nodes(config) as (here, there):

@@ -269,6 +269,10 @@ def test_an_asker_that_dies_costs_the_answerer_nothing() -> None:
         with Node(HERE, peers={THERE: there.address}, config=NORMAL) as here:
             assert here.request(THERE, b"another", kind=KIND) == b"another"
             assert here.statistics().late_responses == 0
+        # The one that was being handled; the others were not asked yet, or are the new one's.
+        counted = there.statistics()
+        assert counted.lost_answers == len(slow.asked.items) - 1
+        assert counted.answers == 1
 
 
 def asker(control: Control, target: str) -> None:
