@@ -48,11 +48,11 @@ def openssl(address: str, tls: TLS, messages: Path) -> Iterator[Client]:
     target = parse_address(address)
     near, far = socket.socketpair()
     near.settimeout(10)
-    files = ["-cert", tls.certificate, "-key", tls.key, "-CAfile", tls.authority]
+    options = ["-tls1_3", "-brief", "-msg", "-msgfile", str(messages)]
+    options += ["-cert", tls.certificate, "-key", tls.key, "-CAfile", tls.authority]
     with far:
         process = subprocess.Popen(
-            ["openssl", "s_client", "-connect", f"{target.host}:{target.port}", "-tls1_3"]
-            + ["-brief", "-msg", "-msgfile", str(messages), *files],
+            ["openssl", "s_client", "-connect", f"{target.host}:{target.port}", *options],
             stdin=far,
             stdout=far,
             stderr=subprocess.DEVNULL,

@@ -76,9 +76,7 @@ def machine(control: Control, id: int, secret: str | None) -> None:
                     case "facts":
                         refused = node.statistics().refused_connections
                         connected = [
-                            info.id
-                            for info in node.connections()
-                            if info.sending or info.receiving
+                            info.id for info in node.connections() if info.sending or info.receiving
                         ]
                         control.tell("facts", refused=refused, logged=logged, connected=connected)
             except antiphon.AntiphonError as error:
