@@ -185,7 +185,7 @@ def test_children_forked_while_nodes_dial_shake_hands_and_close_can_do_so_too(
         child.expect("ready")
         child.tell("restless", listens=there.address.startswith("tcp"))
         # Whenever it comes: a life takes a millisecond or two.
-        told = forks_well(child, count(60, 1500), pause=0.0003)
+        told = forks_well(child, count(60, 600), pause=0.0003)
         assert told["lives"] > 0
         assert goes_on(child)["lives"] > told["lives"]
 
