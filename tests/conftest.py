@@ -5,7 +5,9 @@ A test that needs more than Python says so with ``@pytest.mark.needs("netns")``,
 end of the run lists all such lines again, so that a green run does not hide what it left out.
 ``ANTIPHON_REQUIRE=netns,nats`` turns those skips into failures; ``.ci/run`` sets it.
 
-``netns`` promises, as root, that ``ip netns add`` works, and otherwise that ``unshare -Urn`` does.
+``descriptors`` is not one of ``antiphon doctor``'s: a test says how many it needs with the fixture
+``need_descriptors``. ``netns`` promises, as root, that ``ip netns add`` works, and otherwise that
+``unshare -Urn`` does.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import resource
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import settings
@@ -53,9 +56,12 @@ def _required() -> set[str]:
 def _need(component: str) -> None:
     if component not in COMPONENTS:
         pytest.fail(f"no such component: {component}; there are {', '.join(COMPONENTS)}")
-    if _present(component):
-        return
-    line = f"{component} is missing: {COMPONENTS[component].install}"
+    if not _present(component):
+        _lack(component, COMPONENTS[component].install)
+
+
+def _lack(component: str, remedy: str) -> NoReturn:
+    line = f"{component} is missing: {remedy}"
     if component in _required():
         pytest.fail(f"{line} (ANTIPHON_REQUIRE asks for it)", pytrace=False)
     _missing[line] += 1
@@ -98,6 +104,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def need() -> Callable[[str], None]:
     """``need("nats")`` inside a test: skip or fail from there."""
     return _need
+
+
+@pytest.fixture
+def need_descriptors() -> Callable[[int], None]:
+    """``need_descriptors(2000)``: that a process may open so many. Named ``descriptors``."""
+
+    def need(wanted: int) -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most != resource.RLIM_INFINITY and most < wanted:
+            _lack("descriptors", f"let processes open {wanted} files (ulimit -Hn says {most})")
+
+    return need
 
 
 @pytest.fixture(scope="session")

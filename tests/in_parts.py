@@ -4,6 +4,10 @@
 as it goes, the others when they are done. The last one begins with what needs Spark. Those with
 full counts are two parts: what has a time of its own, simulations and Spark, keeps one core busy
 and cannot be hurried, while the rest runs on real clocks.
+
+``tests/stress`` is among all of them, with small counts: half a minute. Only what it has for Spark
+is left to those with full counts: most of its two minutes go into starting clusters, whatever the
+counts, and with small ones integration asks the same.
 Exit code 0 when all have passed.
 """
 
@@ -31,6 +35,7 @@ def parts(with_spark: bool) -> list[list[Path]]:
     early = [path for path in rest if path.name[len("test_")] <= "e"]
     unit = sorted(path for path in (HERE / "unit").iterdir() if _holds_tests(path))
     others = [*unit, *(path for path in rest if path not in early)]
+    late += stress_without_spark()
     if not with_spark:
         return [others, [*early, *late]]
     return [others, early, [HERE / "unit" / "pipeline", *spark, *late]]
@@ -41,8 +46,15 @@ def stress_parts() -> list[list[Path]]:
     spark = sorted(
         path for path in (HERE / "stress").glob("test_*.py") if path.name.startswith(STRESS_SPARK)
     )
-    rest = sorted(path for path in (HERE / "stress").glob("test_*.py") if path not in spark)
-    return [[*rest, HERE / "integration"], [HERE / "unit", *spark]]
+    return [[*stress_without_spark(), HERE / "integration"], [HERE / "unit", *spark]]
+
+
+def stress_without_spark() -> list[Path]:
+    return sorted(
+        path
+        for path in (HERE / "stress").glob("test_*.py")
+        if not path.name.startswith(STRESS_SPARK)
+    )
 
 
 def _holds_tests(path: Path) -> bool:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import resource
 import secrets
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -310,10 +309,10 @@ def test_a_flood_of_clients_is_bounded_and_they_are_told_why() -> None:
         eventually(comes_in, PATIENCE, "when they have gone there is room")
 
 
-def test_connections_that_say_nothing_are_closed() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most < 2000:
-        pytest.skip("needs 2000 descriptors")
+def test_connections_that_say_nothing_are_closed(
+    need_descriptors: Callable[[int], None],
+) -> None:
+    need_descriptors(2000)
     with attacked() as broker, broker.undisturbed(), contextlib.ExitStack() as stack:
         silent = []
         for number in range(20):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import struct
 import threading
 import time
@@ -197,10 +196,10 @@ def test_a_hello_of_one_byte_at_a_time_is_given_up_after_the_connect_timeout(
         assert time.monotonic() - began > 0.8
 
 
-def test_six_hundred_silent_connections_hold_nobody_up(attacked: Attacked) -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most < 2000:
-        pytest.skip("needs 2000 descriptors")
+def test_six_hundred_silent_connections_hold_nobody_up(
+    attacked: Attacked, need_descriptors: Callable[[int], None]
+) -> None:
+    need_descriptors(2000)
     with contextlib.ExitStack() as stack, attacked.undisturbed():
         silent = [stack.enter_context(attacked.dial()) for _ in range(600)]
         # A newcomer finds no room at first and gets in when the silent ones have timed out.

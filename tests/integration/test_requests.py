@@ -32,6 +32,7 @@ from unit.node.pairs import (
     KIND,
     NORMAL,
     OTHER,
+    SILENT,
     SMALL,
     THERE,
     THIRD,
@@ -44,6 +45,7 @@ from unit.node.pairs import (
     kind_of,
     nodes,
     pattern,
+    to,
 )
 
 pytestmark = pytest.mark.timeout(60)
@@ -730,3 +732,38 @@ def test_a_first_request_counts_once(call: str) -> None:
         ask(here, call, bytes(3_000_000))
         assert here.statistics().requests == 2
         assert eventually(lambda: there.statistics().answers == 2)
+
+
+# --- on a quiet connection ------------------------------------------------------------------------
+
+
+def test_on_a_quiet_connection_the_caller_writes_its_request_itself() -> None:
+    """Instead of waking the selector for it."""
+    with nodes(SILENT) as (here, there):
+        there.on(KIND, echo)
+        here.request(THERE, b"connects", kind=KIND)
+
+        def by_itself() -> bool:
+            before = to(here)
+            assert here.request(THERE, b"x", kind=KIND) == b"x"
+            after = to(here)
+            return (after.inline_writes, after.writes) == (before.inline_writes + 1, before.writes)
+
+        # Not every time: somebody else may be writing just then.
+        eventually(by_itself)
+
+
+def test_a_caller_that_waits_alone_reads_its_answer_itself() -> None:
+    """The selector has no turn for it, where each answer would take one."""
+    calls = 50
+    with nodes(SILENT) as (here, there):
+        there.on(KIND, echo)
+        here.request(THERE, b"connects", kind=KIND)
+
+        def by_itself() -> bool:
+            before = here.statistics().selector_turns
+            for _ in range(calls):
+                assert here.request(THERE, b"x", kind=KIND) == b"x"
+            return here.statistics().selector_turns - before < calls // 2
+
+        eventually(by_itself)

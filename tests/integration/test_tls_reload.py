@@ -76,6 +76,31 @@ def test_the_files_of_a_node_that_dials_are_looked_at_too(tmp_path: Path) -> Non
             eventually(connected, 15, "the new certificate is used")
 
 
+def test_a_new_authority_alone_is_used_for_new_connections(tmp_path: Path) -> None:
+    """Certificate and key stay what they were; whom the node trusts is another one."""
+    old, new = Authority(tmp_path / "old", "old"), Authority(tmp_path / "new", "new")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(old.path.read_bytes())
+    served = old.node(1)
+    served = TLS(served.certificate, served.key, str(trusted))
+    by_old, by_new = old.node(2), new.node(2, trusts=old)
+    with (
+        Node(1, tls=served, config=QUICK) as one,
+        Node(3, listen=None, tls=old.node(3), config=QUICK, peers={1: one.address}) as standing,
+    ):
+        one.on(KIND, lambda source, data: data)
+        lost: Collected[str] = Collected()
+        standing.on_disconnected(lambda peer, reason: lost.add(reason))
+        assert standing.request(1, b"before", kind=KIND) == b"before"
+        assert connects(one.address, by_old)
+        assert not connects(one.address, by_new)
+        trusted.write_bytes(new.path.read_bytes())
+        eventually(lambda: connects(one.address, by_new), 15, "the new authority is trusted")
+        assert not connects(one.address, by_old)
+        assert standing.request(1, b"still there", kind=KIND) == b"still there"
+        assert not lost.items
+
+
 @pytest.mark.parametrize("how", ["garbage", "missing", "another key"])
 def test_a_broken_replacement_is_logged_and_the_old_one_stays(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture

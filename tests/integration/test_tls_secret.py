@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from antiphon import AuthenticationFailed, Node
-from antiphon.testing import Child, Control, Member, Network, eventually
+from antiphon.testing import Child, Control, Member, Network, eventually, strangers
 from integration.tls_tools import KIND, TLS_TESTS, tapped
 
 pytestmark = TLS_TESTS
@@ -75,7 +75,10 @@ def machine(control: Control, id: int, secret: str | None) -> None:
                         control.tell("batched", count=len(batched), right=right)
                     case "facts":
                         refused = node.statistics().refused_connections
-                        control.tell("facts", refused=refused, logged=logged)
+                        connected = [
+                            info.id for info in node.connections() if info.sending or info.receiving
+                        ]
+                        control.tell("facts", refused=refused, logged=logged, connected=connected)
             except antiphon.AntiphonError as error:
                 control.tell("failed", error=type(error).__name__, text=str(error))
 
@@ -344,6 +347,106 @@ def test_a_recorded_hand_shake_with_the_key_is_worth_nothing_the_second_time(
         told = tap.expect("replayed", timeout=40)
         assert told["ended"]
         assert ask(two, 1)["event"] == "answered"
+
+
+def plain_client(control: Control, address: str, secret: str) -> None:
+    """Has the secret, and proves it by HMAC without TLS, as on loopback."""
+    from antiphon.testing import Stranger, strangers
+
+    flags = strangers.HAS_SECRET | strangers.NO_LISTENER
+    with Stranger.dial(address) as stranger:
+        mine = strangers.hello(7, flags=flags)
+        stranger.say(strangers.frame(strangers.HELLO, mine))
+        found = list(stranger.frames(15))
+        control.tell("heard", frames=[[one.kind, one.payload.hex()] for one in found])
+    with Stranger.dial(address) as stranger:
+        # All at once, not knowing what the node would have said: it might have looked at nothing.
+        confirm = strangers.frame(strangers.CONFIRM, bytes(32))
+        words = strangers.frame(200, b"let in")
+        stranger.say(strangers.frame(strangers.HELLO, mine) + confirm + words)
+        control.tell("heard", frames=[[one.kind, ""] for one in stranger.frames(15)])
+
+
+@pytest.mark.needs("netns")
+def test_off_loopback_the_right_secret_without_tls_is_refused(members: list[Member]) -> None:
+    """Or whoever is on the line could talk the two ends out of TLS, and then hear everything."""
+    with machines(members, "ours", "ours") as (one, two):
+        before = counted(one)["refused"]
+        address = f"tcp://{members[0].address}:7001"
+        with Child(
+            plain_client, prefix=members[1].prefix, address=address, secret="ours"
+        ) as client:
+            for _ in range(2):
+                frames = client.expect("heard", timeout=40)["frames"]
+                # Refused before any proof of the node's own was shown.
+                assert [kind for kind, _ in frames] == [strangers.REFUSE], frames
+            client.wait()
+        facts = counted(one)
+        assert facts["refused"] == before + 2
+        assert facts["connected"] == []
+        assert any("TLS" in text for text in facts["logged"]), facts["logged"]
+        assert ask(two, 1)["event"] == "answered"
+
+
+def plain_host(control: Control, here: str) -> None:
+    """Answers a node that dials it as one without TLS would; tells what it has heard."""
+    import socket
+
+    with socket.create_server((here, 0)) as door:
+        control.tell("ready", address=f"tcp://{here}:{door.getsockname()[1]}")
+        connection, _ = door.accept()
+        with connection:
+            connection.settimeout(20)
+            first = connection.recv(65536)
+            # The first words of one that speaks plainly: a refusal is none, nor is a hello.
+            connection.sendall(bytes.fromhex(control.hear()["words"]))
+            rest = b""
+            while data := connection.recv(65536):
+                rest += data
+            control.tell("heard", first=first.hex(), rest=rest.hex())
+
+
+@pytest.mark.needs("netns")
+def test_off_loopback_a_node_with_a_secret_says_nothing_to_a_server_without_tls(
+    members: list[Member],
+) -> None:
+    with (
+        machines(members, "ours", "ours") as (_, two),
+        Child(plain_host, prefix=members[0].prefix, here=members[0].address) as host,
+    ):
+        two.tell("peer", id=9, address=host.expect("ready")["address"])
+        two.expect("known")
+        reply = strangers.reply(strangers.hello(9, expected=2, flags=0))
+        host.tell("answer", words=strangers.frame(strangers.REPLY, reply).hex())
+        told = ask(two, 9)
+        assert (told["event"], told["error"]) == ("failed", "AuthenticationFailed"), told
+        heard = host.expect("heard")
+        first, rest = bytes.fromhex(heard["first"]), bytes.fromhex(heard["rest"])
+        assert first[:2] == b"\x16\x03"
+        assert b"ANPH" not in first + rest
+        assert len(rest) < 64  # an alert at the most
+
+
+@pytest.mark.needs("netns")
+def test_a_node_that_is_led_back_to_itself_takes_itself_for_nobody_else(
+    members: list[Member],
+) -> None:
+    """Both ends have the key, so TLS alone would be content: whom one dialled is asked inside."""
+    with (
+        machines(members, "ours", "ours") as (one, two),
+        Child(
+            recorder, prefix=members[1].prefix, here=members[1].address, target=members[0].address
+        ) as mirror,
+    ):
+        one.tell("peer", id=9, address=mirror.expect("ready")["address"])
+        one.expect("known")
+        told = ask(one, 9)
+        assert told["event"] == "failed", told
+        facts = counted(one)
+        assert facts["connected"] == []
+        assert facts["refused"] >= 1
+        assert ask(two, 1)["event"] == "answered"
+        assert counted(one)["connected"] == [2]
 
 
 def test_on_loopback_a_secret_is_proven_without_tls() -> None:

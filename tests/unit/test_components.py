@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,11 +33,21 @@ def test_asks_late(need):
 def test_present(): pass
 """
 
+MANY = """
+def test_of_many_files(need_descriptors):
+    need_descriptors(100)
+    need_descriptors(10**9)
+    raise AssertionError("must not run")
 
-def run(folder: Path, require: str) -> subprocess.CompletedProcess[str]:
+def test_of_a_few(need_descriptors):
+    need_descriptors(100)
+"""
+
+
+def run(folder: Path, require: str, suite: str = SUITE) -> subprocess.CompletedProcess[str]:
     shutil.copy(CONFTEST, folder / "conftest.py")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = needs(component): x\n")
-    (folder / "test_suite.py").write_text(SUITE)
+    (folder / "test_suite.py").write_text(suite)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
         cwd=folder,
@@ -62,3 +73,23 @@ def test_a_required_component_that_is_missing_fails(tmp_path: Path, require: str
     # The marker fails before the test begins, which pytest calls an error.
     assert "1 failed, 1 passed, 1 error" in done.stdout
     assert "ANTIPHON_REQUIRE asks for it" in done.stdout
+
+
+def test_a_low_limit_of_open_files_skips_and_is_listed_at_the_end(tmp_path: Path) -> None:
+    done = run(tmp_path, "gone", MANY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 1 skipped" in done.stdout
+    assert "1 test: descriptors is missing: let processes open 1000000000 files" in done.stdout
+
+
+def test_a_low_limit_of_open_files_fails_where_descriptors_are_required(tmp_path: Path) -> None:
+    done = run(tmp_path, "descriptors", MANY)
+    assert done.returncode == 1
+    assert "1 failed, 1 passed" in done.stdout
+    assert "ANTIPHON_REQUIRE asks for it" in done.stdout
+
+
+def test_no_test_looks_for_descriptors_in_a_way_of_its_own() -> None:
+    tests = CONFTEST.parent
+    places = [path for path in tests.rglob("test_*.py") if path != Path(__file__)]
+    assert not [path for path in places if re.search(r"skip\(.*descriptors", path.read_text())]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -54,28 +56,64 @@ def test_every_test_with_full_counts_is_found_by_the_marker() -> None:
     assert {(path.name, name) for path, name in wanted} <= found
 
 
-def test_every_test_with_full_counts_is_in_one_of_the_parts() -> None:
-    spec = importlib.util.spec_from_file_location("in_parts", TESTS / "in_parts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    in_parts = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(in_parts)
-    places = [place for part in in_parts.stress_parts() for place in part]
-    for path, name in counting_tests():
-        holders = [place for place in places if path == place or place in path.parents]
-        assert len(holders) == 1, f"{name} of {path} is run {len(holders)} times"
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
-def test_the_target_runs_them_and_the_native_tests_with_full_counts() -> None:
-    planned = subprocess.run(
-        ["make", "--dry-run", "stress"],
+def dry_run(target: str) -> list[str]:
+    """The commands that make would run, where nobody has set what it is to run."""
+    return subprocess.run(
+        ["make", "--dry-run", target],
         cwd=TESTS.parent,
+        env={name: value for name, value in os.environ.items() if name != "TESTS"},
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     ).stdout.splitlines()
+
+
+def in_parts() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("in_parts", TESTS / "in_parts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def times_run(parts: list[list[Path]], path: Path) -> int:
+    return sum(path == place or place in path.parents for part in parts for place in part)
+
+
+def test_every_test_with_full_counts_is_in_one_of_the_parts() -> None:
+    parts = in_parts().stress_parts()
+    for path, name in counting_tests():
+        assert times_run(parts, path) == 1, f"{name} of {path}"
+
+
+@pytest.mark.parametrize("with_spark", [True, False])
+def test_with_small_counts_they_are_among_all_tests_but_for_those_of_spark(
+    with_spark: bool,
+) -> None:
+    """``make test``, ``.ci/run`` and ``make asan`` run these parts."""
+    parts = in_parts().parts(with_spark)
+    spark = TESTS / "stress" / "test_pipeline.py"
+    for path, name in counting_tests():
+        if TESTS / "lab" in path.parents:
+            continue
+        needs_spark = path == spark or path.name.startswith(("test_pipeline_", "test_report_"))
+        wanted = path != spark if with_spark else not needs_spark
+        assert times_run(parts, path) == wanted, f"{name} of {path}"
+
+
+@pytest.mark.parametrize(("target", "arguments"), [("python-test", ""), ("asan", " --no-spark")])
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
+def test_targets_of_all_tests_run_all_parts_with_small_counts(target: str, arguments: str) -> None:
+    lines = dry_run(target)
+    assert any(f"/python tests/in_parts.py{arguments}" in line for line in lines)
+    assert not any("ANTIPHON_STRESS" in line or "-m stress" in line for line in lines)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
+def test_the_target_runs_them_and_the_native_tests_with_full_counts() -> None:
+    planned = dry_run("stress")
     full = [line for line in planned if line.startswith("ANTIPHON_STRESS=full ")]
     (python,) = [line for line in full if "/python " in line]
     assert " tests/in_parts.py --stress -m stress " in python

@@ -22,7 +22,19 @@ from typing import Any, NamedTuple, Self
 from antiphon.node.address import parse_address
 from antiphon.testing.waiting import readable, writable
 
-__all__ = ["Frame", "Host", "Stranger", "frame", "hello", "proof", "reply", "reply_parts", "text"]
+__all__ = [
+    "Frame",
+    "Host",
+    "Stranger",
+    "frame",
+    "hello",
+    "proof",
+    "reply",
+    "reply_parts",
+    "response",
+    "response_body",
+    "text",
+]
 
 MAGIC = 0x48504E41
 VERSION = 1
@@ -35,6 +47,8 @@ ANNOUNCE, WITHDRAW, OPEN, SHUT, WINDOW, CREDIT, FLUSH, FLUSHED = range(9, 17)
 RESERVE, RESERVED, CANCEL, PAD, DIAL_ME = range(17, 22)
 
 PACKED, FRAGMENT, LAST, REQUEST, RESPONSE = 1, 2, 4, 8, 16
+ANSWER, ERROR, UNKNOWN_KIND, CANNOT = range(4)
+"""How a response says that it went."""
 MINE, YOURS = 0, 1
 """Whose data the channel carries, seen from the dialler."""
 HAS_SECRET, NO_LISTENER, ASKS_WHO = 1, 2, 4
@@ -90,6 +104,16 @@ def hello(
         max_message,
         max_frame,
     ) + text(address)
+
+
+def response_body(id: int, answer: bytes = b"", *, status: int = ANSWER, of: int = 0) -> bytes:
+    """What a response holds: which request it answers, how it went, what the answer is `of`."""
+    return struct.pack("<QBBH", id, status, 0, of) + answer
+
+
+def response(kind: int, id: int, answer: bytes = b"", **facts: int) -> bytes:
+    """A response to request ``id`` that was of ``kind``."""
+    return frame(kind, response_body(id, answer, **facts), flags=RESPONSE)
 
 
 def proof(secret: bytes, role: str, hello: bytes, reply: bytes) -> bytes:

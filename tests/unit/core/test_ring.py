@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from antiphon._core import RingProbe
+from antiphon._core import ParserProbe, RingProbe
+from unit.core.frames import frame
 
 CAPACITY = 4096  # the least: a page
+HEADER = 12
 
 
 def filling(number: int, size: int) -> bytes:
@@ -128,3 +130,63 @@ def test_a_claim_larger_than_the_ring_is_never_granted() -> None:
     assert ring.claim(CAPACITY + 1) is None
     assert ring.claim(2**63) is None
     assert ring.free_bytes == CAPACITY
+
+
+class FramesThroughTheRing(RuleBasedStateMachine):
+    """As senders use it: what was given up after its claim is a frame that the receiver skips.
+
+    Frames come out whole and in the order of their claims, however little is read at a time.
+    """
+
+    PAD, KIND = 20, 200
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ring = RingProbe(CAPACITY)
+        self.parser = ParserProbe(CAPACITY)
+        self.open: deque[Claim] = deque()
+        self.committed: list[tuple[str, int, int, bytes]] = []
+        self.unread = 0
+
+    def commit(self, kind: int, what: str) -> None:
+        claim = self.open.popleft()
+        data = frame(kind, 0, 0, claim.data)
+        self.ring.commit(claim.position, data)
+        self.committed.append((what, kind, 0, claim.data))
+        self.unread += len(data)
+
+    @rule(size=st.integers(0, 900))
+    def claim(self, size: int) -> None:
+        position = self.ring.claim(HEADER + size)
+        if position is not None:
+            self.open.append(Claim(position, filling(len(self.committed) + len(self.open), size)))
+
+    @precondition(lambda self: self.open)
+    @rule()
+    def send(self) -> None:
+        self.commit(self.KIND, "data")
+
+    @precondition(lambda self: self.open)
+    @rule()
+    def give_up(self) -> None:
+        self.commit(self.PAD, "control")
+
+    @rule(most=st.integers(1, CAPACITY))
+    def pass_on(self, most: int) -> None:
+        data = self.ring.read(most)
+        self.unread -= len(data)
+        assert self.parser.feed(data), self.parser.error
+
+    @invariant()
+    def what_has_come_is_what_was_committed(self) -> None:
+        found = self.parser.found
+        assert found == self.committed[: len(found)]
+        if self.unread == 0:
+            assert len(found) == len(self.committed)
+            assert not self.parser.mid_frame
+
+
+TestFramesThroughTheRing = FramesThroughTheRing.TestCase
+TestFramesThroughTheRing.settings = settings(
+    max_examples=100, stateful_step_count=50, deadline=None
+)
