@@ -141,6 +141,11 @@ PyObject* Request::raise_timeout() {
     if (pending_->sent.load(std::memory_order_seq_cst)) {
         what += " has not answered " + request + " in " + text +
                 "; wait longer (timeout=), or look at what its handler does";
+        // Asked by a handler of ours: it may be the very one that the other side waits for.
+        if (Scheduler::on_scheduler_thread()) {
+            what += ". Where handlers ask each other, register them with ordered=False, or for different kinds: one "
+                    "that waits for its answer handles no other message of its kind";
+        }
     } else if (peer.session.load(std::memory_order_seq_cst) != 0) {
         what = request + " to " + what + " could not be sent in " + text +
                "; wait longer (timeout=), or look at what its handler does";
