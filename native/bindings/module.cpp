@@ -390,8 +390,8 @@ NB_MODULE(_core, m) {
         .def("result", [](Request& self) { return checked(self.result()); })
         .def("time_out", [](Request& self) { return checked(self.time_out()); })
         .def("cancel", &Request::cancel)
-        .def("tell", [](Request& self, const Door* door) { self.tell(door ? door->completions : nullptr); },
-             "door"_a.none());
+        .def("tell", [](Request& self, const Door& door) { self.tell(door.completions); }, "door"_a)
+        .def("forget", [](Request& self, const Door& door) { self.forget(*door.completions); }, "door"_a);
 
     nb::class_<NodeCore>(m, "NodeCore", nb::type_slots(node_slots), nb::is_weak_referenceable())
         .def(

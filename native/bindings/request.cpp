@@ -35,12 +35,13 @@ int Request::send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>
     const std::uint16_t kind = pending_->kind;
     auto failed = [&](const Outcome& outcome) {
         if (outcome.code == Outcome::Code::interrupted && !PyErr_Occurred()) return 1;  // it is done
-        node_->give_up(*pending_, State::cancelled);
         // Its time ended before that of the connection did.
         const Nanos now = now_ns();
         const bool early = outcome.code == Outcome::Code::unreachable && now >= deadline &&
                            now - began_ < node_->options().connect_timeout;
-        if (outcome.code == Outcome::Code::timeout || early) {
+        const bool timed_out = outcome.code == Outcome::Code::timeout || early;
+        node_->give_up(*pending_, timed_out ? State::timed_out : State::cancelled);
+        if (timed_out) {
             raise_timeout();
         } else {
             raise_outcome(outcome, peer.id, kind, now_ns() - began_, 0);
@@ -114,8 +115,8 @@ PyObject* Request::ask(PyObject* data, Nanos deadline) {
     }
 }
 
-bool Request::give_up() {
-    if (node_->give_up(*pending_, State::cancelled)) return true;
+bool Request::give_up(State state) {
+    if (node_->give_up(*pending_, state)) return true;
     // Whoever took it out of the table is about to say how it ended.
     if (!pending_->done()) {
         Released released;
@@ -124,11 +125,11 @@ bool Request::give_up() {
     return false;
 }
 
-bool Request::cancel() { return !node_->forked() && give_up(); }
+bool Request::cancel() { return !node_->forked() && give_up(State::cancelled); }
 
 PyObject* Request::time_out() {
     if (node_->forked()) return raise_forked();
-    return give_up() ? raise_timeout() : result();
+    return give_up(State::timed_out) ? raise_timeout() : result();
 }
 
 PyObject* Request::raise_timeout() {
@@ -200,6 +201,7 @@ PyObject* Request::result() {
             return raise("RequestCancelled",
                          "the request of kind " + std::to_string(kind) + " to " + where + " was cancelled",
                          facts("{sisi}", "peer", peer, "kind", kind));
+        case State::timed_out: return raise_timeout();  // as whoever found that first was told
         default: return raise_outcome({Outcome::Code::closed, {}, {}, {}}, pending_->peer.id, kind, 0, 0);
     }
 }

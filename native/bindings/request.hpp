@@ -35,6 +35,7 @@ class Request {
     bool cancel();
     bool done() const { return pending_->done(); }
     void tell(std::shared_ptr<Completions> completions) { pending_->tell(std::move(completions)); }
+    void forget(const Completions& completions) { pending_->forget(completions); }
     std::uint64_t id() const { return pending_->id; }
     bool forked() const { return node_->forked(); }
 
@@ -43,7 +44,7 @@ class Request {
     int wait(Nanos until, std::optional<Lead>& lead);                                // gives it up
     PyObject* raise_timeout();
     std::pair<std::string, std::string> last_failure();  // of the connection: why, and the address
-    bool give_up();  // false: it is done
+    bool give_up(Pending::State state);  // false: it is done
 
     std::shared_ptr<Node> node_;
     std::shared_ptr<Pending> pending_;
