@@ -88,4 +88,14 @@ void Answer::send() {
     node_.send_answer(sending, session_, kind_, head_, body_);
 }
 
+Waits::Next Answer::attempt(Bell& bell, Nanos& until) {
+    if (peer_ == nullptr) return Waits::Next::went;
+    if (!waits_) waits_.emplace(*peer_, now_ns() + node_.options().request_timeout);
+    const Waits::Next next = waits_->attempt(
+        node_, bell, [&] { return node_.try_answer(*peer_, session_, kind_, head_, body_, true); });
+    if (next == Waits::Next::failed) node_.lost_answer();
+    until = waits_->until();
+    return next;
+}
+
 }  // namespace antiphon::python

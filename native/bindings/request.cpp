@@ -32,20 +32,9 @@ int Request::send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>
     } release{view};
     const Message message{static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len)};
     Peer& peer = pending_->peer;
-    const std::uint16_t kind = pending_->kind;
     auto failed = [&](const Outcome& outcome) {
         if (outcome.code == Outcome::Code::interrupted && !PyErr_Occurred()) return 1;  // it is done
-        // Its time ended before that of the connection did.
-        const Nanos now = now_ns();
-        const bool early = outcome.code == Outcome::Code::unreachable && now >= deadline &&
-                           now - began_ < node_->options().connect_timeout;
-        const bool timed_out = outcome.code == Outcome::Code::timeout || early;
-        node_->give_up(*pending_, timed_out ? State::timed_out : State::cancelled);
-        if (timed_out) {
-            raise_timeout();
-        } else {
-            raise_outcome(outcome, peer.id, kind, now_ns() - began_, 0);
-        }
+        fail(outcome, deadline);
         return -1;
     };
     if (pending_->done()) return 1;
@@ -83,6 +72,47 @@ int Request::send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>
         }
     }
     return outcome.ok() ? 1 : failed(outcome);
+}
+
+void Request::fail(const Outcome& outcome, Nanos deadline) {
+    // Its time ended before that of the connection did.
+    const Nanos now = now_ns();
+    const bool early = outcome.code == Outcome::Code::unreachable && now >= deadline &&
+                       now - began_ < node_->options().connect_timeout;
+    const bool timed_out = outcome.code == Outcome::Code::timeout || early;
+    node_->give_up(*pending_, timed_out ? State::timed_out : State::cancelled);
+    if (timed_out) {
+        raise_timeout();
+    } else {
+        raise_outcome(outcome, pending_->peer.id, pending_->kind, now - began_, 0);
+    }
+}
+
+Waits::Next Request::attempt(Bell& bell) {
+    using Next = Waits::Next;
+    if (node_->forked()) {
+        raise_forked();
+        return Next::failed;
+    }
+    Next next = Next::went;  // or it is done already
+    if (!pending_->done()) {
+        Peer& peer = pending_->peer;
+        const Message message{PyBytes_AS_STRING(data_.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(data_.get()))};
+        if (message.size > node_->message_limit(peer)) {
+            fail(node_->too_large(peer, message.size), deadline_);
+            next = Next::failed;
+        } else {
+            if (!waits_) waits_.emplace(peer, deadline_);
+            next = waits_->attempt(*node_, bell, [&] { return node_->try_request(*pending_, message); });
+            if (next == Next::failed) {
+                const Outcome outcome = waits_->outcome();
+                drop();
+                fail(outcome, deadline_);
+            }
+        }
+    }
+    if (next != Next::later) drop();
+    return next;
 }
 
 int Request::wait(Nanos until, std::optional<Lead>& lead) {

@@ -193,7 +193,9 @@ class CoroutineHandler:
                 if _this().ends:
                     self._deliver(source, held, held.fail(cancelled))
                     raise
-                error = cancelled  # something that the handler awaited was cancelled, not this
+                # It has cancelled itself, or everything here, or what it awaited was cancelled:
+                # this message has failed, and the next is handled.
+                error = cancelled
             except Exception as failure:
                 error = failure
         self._deliver(source, held, held.fail(error))
@@ -201,10 +203,10 @@ class CoroutineHandler:
             self._on_error(source, error)
 
     def _deliver(self, source: int, held: HeldCore, sent: bool) -> None:
-        """An answer that must wait does so on a thread, and not on the loop.
+        """An answer that must wait does so elsewhere, and not on the loop.
 
         One that nobody can wait for is counted as lost when ``held`` goes.
         """
         if not sent:
             with contextlib.suppress(Closed, QueueFull):
-                self._later.add(-_ANSWERS - source, held.deliver)
+                self._later.add(-_ANSWERS - source, held.deliver, sender=held)
