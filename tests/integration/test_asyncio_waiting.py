@@ -31,6 +31,12 @@ def nowhere() -> Iterator[str]:
         yield f"tcp://127.0.0.1:{bound.getsockname()[1]}"
 
 
+def helpers() -> list[str]:
+    """Threads that wait for others."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name in ("ap-later", "ap-watcher")]
+
+
 @pytest.mark.parametrize("call", ["request", "send"])
 def test_peers_that_cannot_be_reached_hold_up_nobody_else(
     run: Run, nowhere: str, call: str
@@ -42,7 +48,6 @@ def test_peers_that_cannot_be_reached_hold_up_nobody_else(
             there.on(OTHER, heard)
             for peer in (THERE, *MANY):
                 here.add_peer(peer, there.address if peer == THERE else nowhere)
-            before = threading.active_count()
             waiting: list[asyncio.Task[object]] = []
             for peer in MANY:
                 if call == "request":
@@ -55,7 +60,7 @@ def test_peers_that_cannot_be_reached_hold_up_nobody_else(
             await here.send_async(THERE, b"z", kind=OTHER)
             await soon(lambda: heard.data == [b"z"])
             assert not any(each.done() for each in waiting)
-            assert threading.active_count() <= before + 2  # and none of them has a thread
+            await soon(lambda: helpers() == ["ap-watcher"])  # and none of them has a thread
             for each in waiting:
                 each.cancel()
             await asyncio.wait(waiting)
@@ -118,15 +123,15 @@ def test_calls_wait_again_after_whoever_watched_has_gone(
 
     async def main() -> None:
         async with pair(PATIENT) as (here, there):
-            before = threading.active_count()
+            await soon(lambda: not helpers())  # those of other tests end
             inbox = there.inbox(KIND, capacity=1)
             for message in (*numbered(3), bytes(LARGE)):
                 filling = [here.send_async(THERE, message, kind=KIND) for _ in range(4)]
-                await soon(lambda: threading.active_count() > before)
+                await soon(helpers)
                 for _ in filling:
                     assert await inbox.receive_async(15) == (HERE, message)
                 await asyncio.gather(*filling)
-                await soon(lambda: threading.active_count() <= before)
+                await soon(lambda: not helpers())
 
     run(main)
 
