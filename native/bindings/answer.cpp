@@ -1,6 +1,6 @@
 #include "bindings/answer.hpp"
 
-#include <algorithm>
+#include <string_view>
 
 namespace antiphon::python {
 
@@ -9,6 +9,14 @@ namespace {
 // Of an exception's text: enough to know what happened, and never more than a control frame.
 constexpr std::size_t kMostText = 2048;
 
+// The most of it that ends between two characters.
+std::string_view beginning(std::string_view utf8) {
+    if (utf8.size() <= kMostText) return utf8;
+    std::size_t end = kMostText;
+    while (end > 0 && (static_cast<unsigned char>(utf8[end]) & 0xC0) == 0x80) --end;
+    return utf8.substr(0, end);
+}
+
 }  // namespace
 
 std::string describe(PyObject* exception) {
@@ -16,9 +24,11 @@ std::string describe(PyObject* exception) {
     if (const auto dot = told.rfind('.'); dot != std::string::npos) told.erase(0, dot + 1);
     told.push_back('\0');
     Reference text = call_one(reinterpret_cast<PyObject*>(&PyUnicode_Type), exception);
-    Py_ssize_t size = 0;
-    const char* utf8 = text ? PyUnicode_AsUTF8AndSize(text.get(), &size) : nullptr;
-    if (utf8 != nullptr) told.append(utf8, std::min<std::size_t>(static_cast<std::size_t>(size), kMostText));
+    // The name of a file may hold bytes that are no text: they are told as \udcff.
+    Reference utf8 = Reference::steal(text ? PyUnicode_AsEncodedString(text.get(), "utf-8", "backslashreplace") : nullptr);
+    if (utf8) {
+        told += beginning({PyBytes_AS_STRING(utf8.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(utf8.get()))});
+    }
     PyErr_Clear();  // an exception whose text fails has none
     return told;
 }
@@ -76,6 +86,16 @@ void Answer::send() {
     Released released;
     Node::Sending sending{*peer_, now_ns() + node_.options().request_timeout, now_ns()};
     node_.send_answer(sending, session_, kind_, head_, body_);
+}
+
+Waits::Next Answer::attempt(Bell& bell, Nanos& until) {
+    if (peer_ == nullptr) return Waits::Next::went;
+    if (!waits_) waits_.emplace(*peer_, now_ns() + node_.options().request_timeout);
+    const Waits::Next next = waits_->attempt(
+        node_, bell, [&] { return node_.try_answer(*peer_, session_, kind_, head_, body_, true); });
+    if (next == Waits::Next::failed) node_.lost_answer();
+    until = waits_->until();
+    return next;
 }
 
 }  // namespace antiphon::python

@@ -1,8 +1,10 @@
 // From what a handler returned to the response that goes over the wire.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "bindings/bell.hpp"
 #include "bindings/python.hpp"
 
 namespace antiphon::python {
@@ -23,6 +25,8 @@ class Answer {
     bool try_send(bool urgent);
     // Lets go of the interpreter's lock and waits. An answer that is lost is counted.
     void send();
+    // The same without waiting, again and again: `until` is when it is to be tried again at the latest.
+    Waits::Next attempt(Bell& bell, Nanos& until);
 
    private:
     Node& node_;
@@ -33,6 +37,7 @@ class Answer {
     Reference encoded_;
     std::string told_;
     Message body_{nullptr, 0};
+    std::optional<Waits> waits_;
 };
 
 }  // namespace antiphon::python

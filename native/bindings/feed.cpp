@@ -20,6 +20,10 @@ Held::~Held() {
     if (!run_ || run_->feed->node_->forked()) return;
     // What cannot be told at once is not told at all: this may be any thread.
     if (!unsent_) fail(std::string("Cancelled") + '\0' + "its coroutine never ended");
+    drop();
+}
+
+void Held::drop() {
     if (unsent_) run_->feed->node_->lost_answer();
     unsent_.reset();
     handled();
@@ -65,6 +69,14 @@ void Held::deliver() {
     if (unsent_) unsent_->send();
     unsent_.reset();
     handled();
+}
+
+Waits::Next Held::attempt(Bell& bell) {
+    Waits::Next next = unsent_ ? unsent_->attempt(bell, until_) : Waits::Next::went;
+    if (next == Waits::Next::later || next == Waits::Next::steps) return next;
+    unsent_.reset();
+    handled();
+    return Waits::Next::went;  // or it was lost, and is counted as that
 }
 
 void Held::handled() {

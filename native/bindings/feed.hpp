@@ -35,6 +35,10 @@ class Held {
     std::optional<bool> finish(Reference result);
     bool fail(PyObject* exception);
     void deliver();
+    // The same, never waiting: tried again when the bell rings, or at `until`; or it needs deliver() after all.
+    Waits::Next attempt(Bell& bell);
+    void drop();  // its answer is lost
+    Nanos until() const { return until_; }
 
    private:
     std::unique_ptr<Answer> new_answer() const;  // null where none is wanted
@@ -44,6 +48,7 @@ class Held {
     std::shared_ptr<HeldRun> run_;
     const std::uint64_t id_;
     std::unique_ptr<Answer> unsent_;
+    Nanos until_ = kNever;
 };
 
 // A Python object that owns it.

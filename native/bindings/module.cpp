@@ -48,6 +48,14 @@ Reference shared(nb::handle object) {
     return object.is_none() ? Reference{} : Reference::share(object.ptr());
 }
 
+// As src/antiphon/node/later.py reads it: it went, it is to be tried again, it needs a thread.
+int next_of(Waits::Next next) {
+    if (next == Waits::Next::failed) throw nb::python_error();
+    return next == Waits::Next::went ? 0 : next == Waits::Next::later ? 1 : 2;
+}
+
+double to_seconds(Nanos ns) { return static_cast<double>(ns) / kSecond; }
+
 WhenFull when_full(const std::string& text) {
     if (text == "block") return WhenFull::block;
     if (text == "drop_oldest") return WhenFull::drop_oldest;
@@ -345,7 +353,18 @@ NB_MODULE(_core, m) {
     nb::class_<Door>(m, "DoorCore")
         .def(nb::init<>())
         .def("fileno", [](const Door& self) { return self.completions->fd(); })
-        .def("take", [](const Door& self) { return self.completions->take(); });
+        .def("take", [](const Door& self) { return self.completions->take(); })
+        .def("push", [](const Door& self, std::uint64_t number) { self.completions->push_once(number); }, "number"_a)
+        .def("bell", [](const Door& self, std::uint64_t number) {
+            return std::make_shared<Bell>(self.completions, number);
+        }, "number"_a);
+
+    nb::class_<Bell>(m, "BellCore");
+
+    nb::class_<Soon>(m, "SoonCore")
+        .def("drop", &Soon::drop)
+        .def("attempt", [](Soon& self, Bell& bell) { return next_of(self.attempt(bell)); }, "bell"_a)
+        .def_prop_ro("until", [](const Soon& self) { return to_seconds(self.until()); });
 
     nb::class_<Held>(m, "HeldCore")
         .def("finish",
@@ -356,7 +375,10 @@ NB_MODULE(_core, m) {
              },
              "result"_a.none())
         .def("fail", [](Held& self, nb::handle exception) { return self.fail(exception.ptr()); }, "exception"_a)
-        .def("deliver", &Held::deliver);
+        .def("deliver", &Held::deliver)
+        .def("drop", &Held::drop)
+        .def("attempt", [](Held& self, Bell& bell) { return next_of(self.attempt(bell)); }, "bell"_a)
+        .def_prop_ro("until", [](const Held& self) { return to_seconds(self.until()); });
 
     nb::class_<Feed>(m, "FeedCore")
         .def("tell", [](Feed& self, const Door& door, std::uint64_t number) { self.tell(door.completions, number); },
@@ -381,6 +403,12 @@ NB_MODULE(_core, m) {
             if (sent < 0) throw nb::python_error();
             return sent == 1;
         }, "data"_a, "wait"_a, "timeout"_a)
+        .def("keep", [](Request& self, nb::bytes data, double timeout) {
+            self.keep(shared(data), now_ns() + seconds_to_ns(timeout));
+        }, "data"_a, "timeout"_a)
+        .def("drop", &Request::drop)
+        .def("attempt", [](Request& self, Bell& bell) { return next_of(self.attempt(bell)); }, "bell"_a)
+        .def_prop_ro("until", [](const Request& self) { return to_seconds(self.until()); })
         .def("wait", [](Request& self, nb::handle timeout) {
             const double seconds = timeout_of(timeout);
             const int done = self.wait(seconds < 0 ? kNever : now_ns() + seconds_to_ns(seconds));
@@ -390,8 +418,8 @@ NB_MODULE(_core, m) {
         .def("result", [](Request& self) { return checked(self.result()); })
         .def("time_out", [](Request& self) { return checked(self.time_out()); })
         .def("cancel", &Request::cancel)
-        .def("tell", [](Request& self, const Door* door) { self.tell(door ? door->completions : nullptr); },
-             "door"_a.none());
+        .def("tell", [](Request& self, const Door& door) { self.tell(door.completions); }, "door"_a)
+        .def("forget", [](Request& self, const Door& door) { self.forget(*door.completions); }, "door"_a);
 
     nb::class_<NodeCore>(m, "NodeCore", nb::type_slots(node_slots), nb::is_weak_referenceable())
         .def(
@@ -484,6 +512,14 @@ NB_MODULE(_core, m) {
                 return std::make_shared<Timer>(self.node(), period, shared(call), shared(on_error), wants_event);
             },
             "period"_a, "call"_a, "on_error"_a, "wants_event"_a)
+        .def(
+            "_soon",
+            [](NodeCore& self, long target, nb::bytes data, std::uint16_t kind) {
+                auto soon = self.soon(target, shared(data), kind);
+                if (!soon) throw nb::python_error();
+                return soon;
+            },
+            "target"_a, "data"_a, "kind"_a)
         .def("_share_sum", [](NodeCore& self) { return self.node()->scheduler().shares(); })
         .def("_renewals", [](NodeCore& self) { return self.node()->scheduler().renewals(); })
         .def("_schedule_usage", &usage_dict)

@@ -625,6 +625,39 @@ PyObject* NodeCore::send_packed(PyObject* const* arguments, Py_ssize_t count, Py
     Py_RETURN_NONE;
 }
 
+std::shared_ptr<Soon> NodeCore::soon(long target, Reference data, std::uint16_t kind) {
+    if (node_->forked()) {
+        raise_forked();
+        return nullptr;
+    }
+    Peer* peer = find(target);
+    return peer ? std::make_shared<Soon>(node_, *peer, kind, std::move(data)) : nullptr;
+}
+
+Waits::Next Soon::attempt(Bell& bell) {
+    using Next = Waits::Next;
+    if (node_->forked()) {
+        raise_forked();
+        return Next::failed;
+    }
+    const Message message{PyBytes_AS_STRING(data_.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(data_.get()))};
+    if (message.size > node_->message_limit(peer_)) {
+        raise_outcome(node_->too_large(peer_, message.size), peer_.id, kind_, 0, 0);
+        return Next::failed;
+    }
+    if (!waits_) waits_.emplace(peer_, now_ns() + node_->options().send_timeout);
+    const Next next = waits_->attempt(*node_, bell, [&] { return node_->try_message(peer_, kind_, message); });
+    if (next == Next::failed) {
+        const Outcome outcome = waits_->outcome();
+        const Nanos waited = waits_->waited();
+        drop();
+        raise_outcome(outcome, peer_.id, kind_, waited, 0);
+    } else if (next == Next::went || next == Next::steps) {
+        drop();
+    }
+    return next;
+}
+
 std::shared_ptr<Request> NodeCore::prepare(long target, int kind) {
     if (node_->forked()) {
         raise_forked();

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
+#include "bindings/bell.hpp"
 #include "bindings/tasks.hpp"
 
 namespace antiphon::python {
@@ -65,6 +67,28 @@ class Handle {
     bool wait_for(HandlerTask& task, const Interrupted* interrupted, bool& raised);
 };
 
+// A message that waits for its peer without a thread.
+class Soon {
+   public:
+    Soon(std::shared_ptr<Node> node, Peer& peer, std::uint16_t kind, Reference data)
+        : node_(std::move(node)), peer_(peer), kind_(kind), data_(std::move(data)) {}
+    ~Soon() {
+        if (node_->forked()) new std::shared_ptr<Node>(std::move(node_));
+    }
+    // Never blocks: tried again when the bell rings, or at until(). `failed`: with an exception. Its time begins with
+    // the first attempt.
+    Waits::Next attempt(Bell& bell);
+    void drop() { waits_.reset(); }
+    Nanos until() const { return waits_ ? waits_->until() : kNever; }
+
+   private:
+    std::shared_ptr<Node> node_;
+    Peer& peer_;
+    const std::uint16_t kind_;
+    const Reference data_;  // bytes
+    std::optional<Waits> waits_;
+};
+
 class NodeCore {
    public:
     NodeCore(NodeOptions options, Reference kind_of, Reference encode);
@@ -94,6 +118,8 @@ class NodeCore {
     PyObject* send(PyObject* const* arguments, Py_ssize_t count, PyObject* names, bool blocking);
     PyObject* send_many(PyObject* const* arguments, Py_ssize_t count, PyObject* names);
     PyObject* send_packed(PyObject* const* arguments, Py_ssize_t count, PyObject* names);
+    // A message that is not sent yet, or null with an exception. `data` is bytes.
+    std::shared_ptr<Soon> soon(long target, Reference data, std::uint16_t kind);
     // A request that is not sent yet, or null with an exception.
     std::shared_ptr<Request> prepare(long target, int kind);
     // (kind, bytes) of the answer, or null with an exception.

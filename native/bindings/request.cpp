@@ -32,19 +32,9 @@ int Request::send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>
     } release{view};
     const Message message{static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len)};
     Peer& peer = pending_->peer;
-    const std::uint16_t kind = pending_->kind;
     auto failed = [&](const Outcome& outcome) {
         if (outcome.code == Outcome::Code::interrupted && !PyErr_Occurred()) return 1;  // it is done
-        node_->give_up(*pending_, State::cancelled);
-        // Its time ended before that of the connection did.
-        const Nanos now = now_ns();
-        const bool early = outcome.code == Outcome::Code::unreachable && now >= deadline &&
-                           now - began_ < node_->options().connect_timeout;
-        if (outcome.code == Outcome::Code::timeout || early) {
-            raise_timeout();
-        } else {
-            raise_outcome(outcome, peer.id, kind, now_ns() - began_, 0);
-        }
+        fail(outcome, deadline);
         return -1;
     };
     if (pending_->done()) return 1;
@@ -84,6 +74,47 @@ int Request::send(PyObject* data, bool wait, Nanos deadline, std::optional<Lead>
     return outcome.ok() ? 1 : failed(outcome);
 }
 
+void Request::fail(const Outcome& outcome, Nanos deadline) {
+    // Its time ended before that of the connection did.
+    const Nanos now = now_ns();
+    const bool early = outcome.code == Outcome::Code::unreachable && now >= deadline &&
+                       now - began_ < node_->options().connect_timeout;
+    const bool timed_out = outcome.code == Outcome::Code::timeout || early;
+    node_->give_up(*pending_, timed_out ? State::timed_out : State::cancelled);
+    if (timed_out) {
+        raise_timeout();
+    } else {
+        raise_outcome(outcome, pending_->peer.id, pending_->kind, now - began_, 0);
+    }
+}
+
+Waits::Next Request::attempt(Bell& bell) {
+    using Next = Waits::Next;
+    if (node_->forked()) {
+        raise_forked();
+        return Next::failed;
+    }
+    Next next = Next::went;  // or it is done already
+    if (!pending_->done()) {
+        Peer& peer = pending_->peer;
+        const Message message{PyBytes_AS_STRING(data_.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(data_.get()))};
+        if (message.size > node_->message_limit(peer)) {
+            fail(node_->too_large(peer, message.size), deadline_);
+            next = Next::failed;
+        } else {
+            if (!waits_) waits_.emplace(peer, deadline_);
+            next = waits_->attempt(*node_, bell, [&] { return node_->try_request(*pending_, message); });
+            if (next == Next::failed) {
+                const Outcome outcome = waits_->outcome();
+                drop();
+                fail(outcome, deadline_);
+            }
+        }
+    }
+    if (next != Next::later) drop();
+    return next;
+}
+
 int Request::wait(Nanos until, std::optional<Lead>& lead) {
     if (node_->forked()) {
         raise_forked();
@@ -114,8 +145,8 @@ PyObject* Request::ask(PyObject* data, Nanos deadline) {
     }
 }
 
-bool Request::give_up() {
-    if (node_->give_up(*pending_, State::cancelled)) return true;
+bool Request::give_up(State state) {
+    if (node_->give_up(*pending_, state)) return true;
     // Whoever took it out of the table is about to say how it ended.
     if (!pending_->done()) {
         Released released;
@@ -124,11 +155,11 @@ bool Request::give_up() {
     return false;
 }
 
-bool Request::cancel() { return !node_->forked() && give_up(); }
+bool Request::cancel() { return !node_->forked() && give_up(State::cancelled); }
 
 PyObject* Request::time_out() {
     if (node_->forked()) return raise_forked();
-    return give_up() ? raise_timeout() : result();
+    return give_up(State::timed_out) ? raise_timeout() : result();
 }
 
 PyObject* Request::raise_timeout() {
@@ -141,6 +172,11 @@ PyObject* Request::raise_timeout() {
     if (pending_->sent.load(std::memory_order_seq_cst)) {
         what += " has not answered " + request + " in " + text +
                 "; wait longer (timeout=), or look at what its handler does";
+        // Asked by a handler of ours: it may be the very one that the other side waits for.
+        if (Scheduler::on_scheduler_thread()) {
+            what += ". Where handlers ask each other, register them with ordered=False, or for different kinds: one "
+                    "that waits for its answer handles no other message of its kind";
+        }
     } else if (peer.session.load(std::memory_order_seq_cst) != 0) {
         what = request + " to " + what + " could not be sent in " + text +
                "; wait longer (timeout=), or look at what its handler does";
@@ -195,6 +231,7 @@ PyObject* Request::result() {
             return raise("RequestCancelled",
                          "the request of kind " + std::to_string(kind) + " to " + where + " was cancelled",
                          facts("{sisi}", "peer", peer, "kind", kind));
+        case State::timed_out: return raise_timeout();  // as whoever found that first was told
         default: return raise_outcome({Outcome::Code::closed, {}, {}, {}}, pending_->peer.id, kind, 0, 0);
     }
 }

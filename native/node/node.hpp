@@ -266,6 +266,9 @@ class Node {
     };
     // May block: until the attempt is worth repeating (ok), or never will be.
     Outcome wait(Sending& sending, const Attempt& attempt, const Interrupted* interrupted);
+    // The same for a call that has no thread to wait with. With `ok` the attempt is to be repeated when the peer
+    // changes, which whoever calls must have asked to be told of before that attempt, and by `until` all the same.
+    Outcome wait_apart(Sending& sending, const Attempt& attempt, Nanos& until);
     // May block: a message of any size, whole. With `ok` and not `sending.went` the connection was
     // opened or the flow changed meanwhile, and nothing was sent: the caller begins again.
     Outcome send_large(Sending& sending, std::uint16_t kind, Message message, const Interrupted* interrupted,

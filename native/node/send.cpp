@@ -333,6 +333,56 @@ Outcome Node::wait(Sending& sending, const Attempt& attempt, const Interrupted* 
     return outcome;
 }
 
+Outcome Node::wait_apart(Sending& sending, const Attempt& attempt, Nanos& until) {
+    Peer& peer = sending.peer;
+    if (attempt.status == Status::closed || !sends_allowed()) return {Outcome::Code::closed, {}, {}, {}};
+    const Nanos now = now_ns();
+    const bool late = now >= sending.deadline;
+    until = sending.deadline;
+    if (attempt.status == Status::again) {
+        until = now;
+        return {};
+    }
+    if (attempt.status == Status::not_connected) {
+        if (peer.held.load(std::memory_order_seq_cst)) {
+            // As in wait(): it stays, or another is opened.
+            if (late) return {Outcome::Code::timeout, {}, {}, {}};
+            want_connection(peer);
+            return {};
+        }
+        if (was_lost(sending, 0)) return lost(peer);
+        if (sending.session != 0) sending.session = 0, sending.connect_deadline = 0;
+        std::unique_lock lock(peer.mutex);
+        if (sending.connect_deadline == 0) {
+            sending.connect_deadline = now + options_.connect_timeout;
+            sending.failures = peer.failures;
+            lock.unlock();
+            want_connection(peer);
+        } else if (peer.failures != sending.failures || late || now >= sending.connect_deadline) {
+            // Unless it is here, and not yet looked at: then the next attempt finds it.
+            if (peer.session.load(std::memory_order_seq_cst) == 0) return why_not(peer);
+            if (late) return {Outcome::Code::timeout, {}, {}, {}};
+            until = now;
+            return {};
+        }
+        until = std::min(until, sending.connect_deadline);
+        return {};
+    }
+    if (was_lost(sending, attempt.session)) return lost(peer);
+    const bool begins = sending.session != attempt.session;
+    sending.session = attempt.session;
+    if (late) return {Outcome::Code::timeout, {}, {}, {}};
+    if (attempt.status == Status::no_credit) {
+        if (begins) attempt.flow->waits.fetch_add(1, std::memory_order_relaxed);
+        want_credit(peer, attempt);
+        // What was sent so far is on its way sooner, and so is the credit for it.
+        write_inline(peer);
+    } else if (begins) {
+        peer.ring_waits.fetch_add(1, std::memory_order_relaxed);
+    }
+    return {};
+}
+
 // Connecting failed for good, or in time nobody answered. With the peer's mutex.
 Outcome Node::why_not(const Peer& peer) {
     const Failure& failure = peer.failure;

@@ -10,16 +10,29 @@
 namespace antiphon {
 
 void Pending::tell(std::shared_ptr<Completions> completions) {
-    std::unique_lock lock(mutex_);
-    completions_ = std::move(completions);
-    if (!done() || !completions_) return;
-    const auto told = completions_;
-    lock.unlock();
-    told->push(id);
+    {
+        std::lock_guard lock(mutex_);
+        if (!done()) {
+            if (completions_) {
+                others_.push_back(std::move(completions));
+            } else {
+                completions_ = std::move(completions);
+            }
+            return;
+        }
+    }
+    completions->push(id);
+}
+
+void Pending::forget(const Completions& completions) {
+    std::lock_guard lock(mutex_);
+    if (completions_.get() == &completions) completions_.reset();
+    std::erase_if(others_, [&](const auto& other) { return other.get() == &completions; });
 }
 
 void Pending::end(State state, std::uint16_t reply_kind, std::string_view text, Buffer* buffer, std::size_t offset) {
     std::shared_ptr<Completions> told;
+    std::vector<std::shared_ptr<Completions>> also;
     {
         std::lock_guard lock(mutex_);
         state_ = state;
@@ -33,9 +46,11 @@ void Pending::end(State state, std::uint16_t reply_kind, std::string_view text, 
         buffer_ = buffer;
         offset_ = offset;
         told = completions_;
+        also.swap(others_);
         done_.set();
     }
     if (told) told->push(id);
+    for (const auto& other : also) other->push(id);
     // The leader reads by itself; only what others end has to be told to it.
     if (leads.load(std::memory_order_seq_cst)) peer.wake_leader();
 }

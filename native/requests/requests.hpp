@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "base/latch.hpp"
 #include "buffers/pool.hpp"
@@ -41,7 +42,7 @@ inline constexpr std::size_t kRequestPrefix = 8, kResponsePrefix = 12;
 
 class Pending {
    public:
-    enum class State : std::uint8_t { waiting, answered, failed, unknown_kind, cannot, lost, cancelled, closed };
+    enum class State : std::uint8_t { waiting, answered, failed, unknown_kind, cannot, lost, cancelled, timed_out, closed };
 
     Pending(std::uint64_t id_, Peer& peer_, std::uint16_t kind_) : id(id_), peer(peer_), kind(kind_) {}
     ~Pending() {
@@ -52,8 +53,9 @@ class Pending {
     bool done() const { return done_.is_set(); }
     // Until then; false when it is not done. Not for a thread that leads.
     bool wait(Nanos until) { return done_.wait(until); }
-    // Pushes its id as soon as it is done, or at once. Null: nobody is told any more.
+    // Pushes its id as soon as it is done, or at once; to each whom it was given.
     void tell(std::shared_ptr<Completions> completions);
+    void forget(const Completions& completions);  // this one is told no more
 
     // Once it is done:
     State state() const { return state_; }
@@ -77,7 +79,8 @@ class Pending {
     void end(State state, std::uint16_t reply_kind, std::string_view text, Buffer* buffer, std::size_t offset);
 
     std::mutex mutex_;
-    std::shared_ptr<Completions> completions_;
+    std::shared_ptr<Completions> completions_;  // as a rule there is one
+    std::vector<std::shared_ptr<Completions>> others_;
     State state_ = State::waiting;
     std::uint16_t reply_kind_ = 0;
     // A short answer lies in here. Memory that one thread allocates and another one frees makes both of them wait for

@@ -32,9 +32,9 @@ class Party:
         eventually(lambda: all(len(group.members) == size for group in self.groups), 20)
 
 
-HELPERS = 8 + 3
+HELPERS = 8 + 1 + 3
 """Threads that a node may have for a while on a busy machine, whatever is on it: for calls that
-wait, and the scheduler's spares."""
+wait, the one that watches them, and the scheduler's spares."""
 
 
 def threads() -> int:

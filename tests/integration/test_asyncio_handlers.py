@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -24,6 +24,7 @@ from unit.node.pairs import (
     Heard,
     Ping,
     Running,
+    eventually,
     failures,
     kind_of,
     numbered,
@@ -217,6 +218,128 @@ def test_a_handler_that_cancels_its_own_task_is_told_as_cancelled(run: Run) -> N
                 await here.request_async(THERE, b"cancelled", kind=KIND)
             assert error.value.exception == "CancelledError"
             assert await here.request_async(THERE, b"next", kind=KIND) == b"next"
+
+    run(main)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("what", ["itself", "everything", "twice", "idle"])
+def test_a_stray_cancellation_costs_one_message_and_not_the_handler(
+    run: Run, ordered: bool, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        spared: set[asyncio.Task[object] | None] = set()
+
+        def everything() -> None:
+            for each in asyncio.all_tasks() - spared:
+                each.cancel()
+
+        async def handler(source: int, data: bytes) -> bytes:
+            if data == b"bad":
+                current = asyncio.current_task()
+                assert current is not None
+                if what == "everything":
+                    everything()
+                elif what == "twice":
+                    current.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.sleep(10)
+                    current.cancel()
+                else:
+                    current.cancel()
+                await asyncio.sleep(10)
+            return data
+
+        async with pair() as (here, there):
+            there.on(KIND, handler, ordered=ordered)
+            assert await here.request_async(THERE, b"first", kind=KIND) == b"first"
+            asking = [task(here.request_async(THERE, m, kind=KIND)) for m in (b"bad", b"good")]
+            spared.update(asking, (asyncio.current_task(),))
+            if what == "idle":
+                asking.pop(0).cancel()
+                await settle()
+                everything()
+                assert await asking[0] == b"good"
+            else:
+                with pytest.raises(RemoteError) as error:
+                    await asking[0]
+                assert error.value.exception == "CancelledError"
+                if not (what == "everything" and not ordered):  # that one was cancelled as well
+                    assert await asking[1] == b"good"
+            for message in numbered(5):
+                assert await here.request_async(THERE, message, kind=KIND) == message
+            await here.flush_async(10)
+
+    run(main)
+    if what != "idle":
+        assert all(
+            record.exc_info and record.exc_info[0] is asyncio.CancelledError
+            for record in failures(caplog)
+        )
+        assert failures(caplog)
+
+
+def test_what_is_left_of_a_cancellation_is_not_the_next_messages(run: Run) -> None:
+    async def main() -> None:
+        shared = asyncio.get_running_loop().create_future()
+        shared.cancel()
+
+        async def handler(source: int, data: bytes) -> bytes:
+            current = asyncio.current_task()
+            assert current is not None
+            if data == b"never raised":
+                current.cancel()
+            elif data == b"caught":
+                current.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(10)
+            elif data == b"foreign":
+                await shared
+            else:
+                await asyncio.sleep(0)
+            return data
+
+        async with pair() as (here, there):
+            there.on(KIND, handler)
+            asked = (b"never raised", b"plain", b"caught", b"foreign", b"never raised", b"last")
+            outcomes = await asyncio.gather(
+                *(here.request_async(THERE, each, kind=KIND) for each in asked),
+                return_exceptions=True,
+            )
+            assert isinstance(outcomes.pop(3), RemoteError)
+            assert outcomes == [each for each in asked if each != b"foreign"]
+            assert (kind_of(there).handled, kind_of(there).failed) == (6, 1)
+
+    run(main)
+
+
+def test_an_ordered_handler_that_never_waits_leaves_the_loop_its_turns(run: Run) -> None:
+    count = 3000
+
+    async def main() -> None:
+        turn = 0
+        seen: list[int] = []
+
+        async def tick() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        async with Node(THERE, config=NORMAL) as there:
+
+            async def handler(source: int, data: bytes) -> None:
+                if not seen:  # all of them are here before the second is looked at
+                    eventually(lambda: kind_of(there).messages == count)
+                seen.append(turn)
+
+            there.on(KIND, handler)
+            ticking = task(tick())
+            async with Node(HERE, peers={THERE: there.address}, config=NORMAL) as here:
+                await asyncio.to_thread(here.send_many, THERE, [b"x"] * count, kind=KIND)
+                await soon(lambda: len(seen) == count)
+            ticking.cancel()
+            assert max(Counter(seen).values()) <= 256
 
     run(main)
 

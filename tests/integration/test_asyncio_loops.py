@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import Node
+from antiphon import Node, RequestTimeout
 from antiphon.testing import Child, Control
 from integration.loops import LOOPS, Run, answering, echo, run_on, settle, soon, task
 from unit.node.pairs import (
@@ -216,3 +216,38 @@ def test_ctrl_c_ends_asyncio_run_and_leaves_nothing_behind(loop: str) -> None:
         assert told["cancelled"] == 10
         assert child.wait(20) == 0
         assert child.errors == ""
+
+
+@pytest.mark.parametrize("timeout", [30.0, 0.3])
+def test_a_request_is_awaited_on_two_loops_one_of_which_stands_still(
+    run: Run, timeout: float
+) -> None:
+    with nodes() as (here, there), Gate() as gate:
+        there.on(KIND, lambda source, data: data if data == b"first" else answering(gate)(1, data))
+        here.request(THERE, b"first", kind=KIND)  # the next goes out at once
+        future = here.request_async(THERE, b"x", kind=KIND, timeout=timeout)
+        still = type(run_loop(run))()
+
+        async def wait() -> bytes:
+            return await future
+
+        first = still.create_task(wait())
+        still.run_until_complete(settle())  # it waits there; that loop does not run from here on
+
+        async def main() -> None:
+            second = task(future)
+            await settle()
+            if timeout > 10:
+                gate.open()
+                assert await second == b"x"
+            else:
+                with pytest.raises(RequestTimeout):
+                    await second
+
+        run(main)
+        if timeout > 10:
+            assert still.run_until_complete(first) == b"x"
+        else:
+            with pytest.raises(RequestTimeout):
+                still.run_until_complete(first)
+        still.close()

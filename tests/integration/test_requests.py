@@ -767,3 +767,34 @@ def test_a_caller_that_waits_alone_reads_its_answer_itself() -> None:
             return here.statistics().selector_turns - before < calls // 2
 
         eventually(by_itself)
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("caf\udce9", "caf\\udce9"),  # the name of a file whose bytes are no text
+        ("x" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 2000, "x" + "\u00e9" * 1023),
+        ("\N{GRINNING FACE}" * 600, "\N{GRINNING FACE}" * 512),
+        ("x" * 2048, "x" * 2048),
+        ("x" * 3000, "x" * 2048),
+    ],
+)
+def test_the_text_of_an_exception_is_told_whatever_it_is(
+    text: str, told: str, coroutine: bool
+) -> None:
+    def fail(source: int, data: bytes) -> None:
+        raise ValueError(text)
+
+    async def fail_async(source: int, data: bytes) -> None:
+        raise ValueError(text)
+
+    async def main() -> None:
+        async with Node(THERE) as there, Node(HERE, peers={THERE: there.address}) as here:
+            there.on(KIND, fail_async if coroutine else fail)
+            with pytest.raises(RemoteError) as error:
+                await here.request_async(THERE, b"x", kind=KIND)
+            assert error.value.exception == "ValueError"
+            assert f"raised ValueError: {told}; see the log there" in str(error.value)
+
+    asyncio.run(main())

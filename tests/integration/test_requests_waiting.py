@@ -20,13 +20,14 @@ from antiphon import (
     Node,
     NodeConfig,
     PeerUnreachable,
+    RemoteError,
     RequestCancelled,
     RequestTimeout,
     UnknownKind,
     WouldBlock,
 )
 from antiphon.node.future import Future
-from antiphon.testing import Host
+from antiphon.testing import Collected, Host
 from integration.asking import SOON, Slow, ask, asleep, echo, slow_there
 from unit.node.pairs import (
     HERE,
@@ -521,3 +522,50 @@ def test_spin_is_from_0_to_1000_microseconds(spin_us: Any) -> None:
     with pytest.raises(ConfigError) as error:
         NodeConfig(spin_us=spin_us)
     assert error.value.setting == "spin_us"
+
+
+@pytest.mark.parametrize("way", ["unordered", "kinds"])
+def test_handlers_on_two_nodes_may_ask_each_other(way: str) -> None:
+    with nodes() as (here, there):
+        ordered = way == "kinds"
+
+        def down(node: Node, target: int, asked: int, next_kind: int) -> None:
+            def handler(source: int, data: bytes) -> bytes:
+                left = int(data)
+                if left == 0:
+                    return b"end"
+                return node.request(target, b"%d" % (left - 1), kind=next_kind) + b"%d" % left
+
+            node.on(asked, handler, ordered=ordered)
+
+        if way == "kinds":
+            down(here, THERE, KIND, KIND)
+            down(there, HERE, KIND, OTHER)
+            down(here, THERE, OTHER, OTHER)
+            down(there, HERE, OTHER, KIND)
+        else:
+            down(here, THERE, KIND, KIND)
+            down(there, HERE, KIND, KIND)
+        # A handler of `here` asks one of `there`, which asks one of `here`.
+        assert there.request(HERE, b"2", kind=KIND) == b"end12"
+
+
+def test_a_request_that_its_own_handler_keeps_waiting_says_what_to_do() -> None:
+    with nodes() as (here, there):
+        errors: Collected[RequestTimeout] = Collected()
+
+        def on_here(source: int, data: bytes) -> bytes:
+            return here.request(THERE, data, kind=KIND)
+
+        def on_there(source: int, data: bytes) -> bytes:
+            try:
+                return there.request(HERE, data, kind=KIND, timeout=0.5)
+            except RequestTimeout as error:
+                errors.add(error)
+                raise
+
+        here.on(KIND, on_here)
+        there.on(KIND, on_there)
+        with pytest.raises(RemoteError, match="ordered=False"):
+            there.request(HERE, b"x", kind=KIND)
+        assert "ordered=False" in str(errors.first(1)[0])

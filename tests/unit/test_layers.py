@@ -22,7 +22,7 @@ PACKAGE = Path(importlib.import_module("antiphon._version").__file__ or "").pare
 # From the bottom up. Layers of one row do not know each other.
 ROWS = [
     {"_core", "_version"},
-    {"errors", "frozen", "toml_lines", "whole"},
+    {"errors", "frozen", "process_lock", "toml_lines", "whole"},
     {"queueing", "settings"},
     {"wire"},
     {"node"},

@@ -7,9 +7,9 @@ import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from antiphon._core import FeedCore, HeldCore
 from antiphon.errors import Closed, ConfigError, QueueFull
@@ -30,6 +30,34 @@ _ANSWERS = 1 << 20
 """Answers to a peer queue apart from what is sent to it."""
 
 AsyncHandler = Callable[[int, Any], Coroutine[Any, Any, Any]]
+
+
+class _Task(asyncio.Task[None]):
+    """Of a handler. Tells the end of its loop from a cancellation by something that runs there.
+
+    The first is the end of the handler too: whoever ends a loop cancels its tasks while it stands
+    still, as `asyncio.run` does, and waits for them. The second is the failure of one message.
+    """
+
+    ends = False
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not self.get_loop().is_running():
+            self.ends = True
+        return super().cancel(msg)
+
+    async def calm(self) -> None:
+        """What is left of a cancellation is not the next message's. In this task."""
+        while self.cancelling() and not self.ends:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)  # one that is still to be raised is raised here
+            self.uncancel()
+        if self.ends:
+            raise asyncio.CancelledError
+
+
+def _this() -> _Task:
+    return cast("_Task", asyncio.current_task())
 
 
 def is_coroutine(handler: object) -> bool:
@@ -84,7 +112,7 @@ class CoroutineHandler:
         door.calls[self._number] = self._ready.set if self._ordered else self._spread
         self._core.tell(door.core, self._number)
         if self._ordered:
-            self._keep(loop.create_task(self._one_by_one()))
+            self._keep(_Task(self._one_by_one(), loop=loop))
 
     def close(self) -> None:
         """No coroutine begins after this; those that run are left to end. Any thread."""
@@ -117,26 +145,33 @@ class CoroutineHandler:
         return self._loop is not None and self._loop.is_running() and self._core.busy
 
     async def _one_by_one(self) -> None:
+        task = _this()
         while not self._core.closed:
-            self._ready.clear()  # before looking: what comes afterwards sets it again
-            taken = self._core.take(_PER_TURN)
-            left = iter(taken)
+            left: Iterator[Any] = iter(())
             try:
+                await task.calm()  # whatever has cancelled its wait
+                self._ready.clear()  # before looking: what comes afterwards sets it again
+                taken = self._core.take(_PER_TURN)
+                left = iter(taken)
                 for item in left:
                     await self._handle(*item)
-            except asyncio.CancelledError as cancelled:  # the loop ends: so do those behind it
-                for source, _, held, _ in itertools.chain(left, self._core.take(_ALL)):
-                    self._deliver(source, held, held.fail(cancelled))
-                raise
-            if not taken:
-                await self._ready.wait()
+                    await task.calm()
+                if taken:
+                    await asyncio.sleep(0)  # handlers that never wait leave the loop its turns
+                else:
+                    await self._ready.wait()
+            except asyncio.CancelledError as cancelled:
+                if task.ends:  # and so do those behind it
+                    for source, _, held, _ in itertools.chain(left, self._core.take(_ALL)):
+                        self._deliver(source, held, held.fail(cancelled))
+                    raise
 
     def _spread(self) -> None:
         if self._loop is None:
             return
         taken = self._core.take(_PER_TURN)
         for item in taken:
-            self._keep(self._loop.create_task(self._handle(*item)))
+            self._keep(_Task(self._handle(*item), loop=self._loop))
         if len(taken) == _PER_TURN:
             self._loop.call_soon(self._spread)
 
@@ -155,11 +190,12 @@ class CoroutineHandler:
                 self._deliver(source, held, held.finish(result))
                 return
             except asyncio.CancelledError as cancelled:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if _this().ends:
                     self._deliver(source, held, held.fail(cancelled))
                     raise
-                error = cancelled  # something that the handler awaited was cancelled, not this
+                # It has cancelled itself, or everything here, or what it awaited was cancelled:
+                # this message has failed, and the next is handled.
+                error = cancelled
             except Exception as failure:
                 error = failure
         self._deliver(source, held, held.fail(error))
@@ -167,10 +203,10 @@ class CoroutineHandler:
             self._on_error(source, error)
 
     def _deliver(self, source: int, held: HeldCore, sent: bool) -> None:
-        """An answer that must wait does so on a thread, and not on the loop.
+        """An answer that must wait does so elsewhere, and not on the loop.
 
         One that nobody can wait for is counted as lost when ``held`` goes.
         """
         if not sent:
             with contextlib.suppress(Closed, QueueFull):
-                self._later.add(-_ANSWERS - source, held.deliver)
+                self._later.add(-_ANSWERS - source, held.deliver, sender=held)

@@ -19,7 +19,7 @@ from antiphon.errors import (
     RequestTimeout,
     together,
 )
-from antiphon.node.loops import Door, door_of, refuse_to_block
+from antiphon.node.loops import door_of, refuse_to_block
 from antiphon.node.waits import check_timeout
 
 __all__ = ["Future", "Job", "RequestFuture", "Several", "wake"]
@@ -79,7 +79,7 @@ class Future(ABC, Generic[T]):
 class RequestFuture(Future[T]):
     """The answer to a request that is on its way."""
 
-    __slots__ = ("_convert", "_core", "_door", "_error", "_value", "_waiting", "deadline")
+    __slots__ = ("_convert", "_core", "_error", "_value", "_waiting", "deadline")
 
     def __init__(
         self, core: RequestCore, deadline: float, convert: Callable[[int, bytes], T]
@@ -89,7 +89,6 @@ class RequestFuture(Future[T]):
         self._convert = convert
         self._error: BaseException | None = None
         self._value: tuple[T] | None = None
-        self._door: Door | None = None
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def done(self) -> bool:
@@ -115,11 +114,12 @@ class RequestFuture(Future[T]):
         if not core.done:
             loop = asyncio.get_running_loop()
             came: asyncio.Future[None] = loop.create_future()
-            waiting = self._waiting
             mine = (loop, came)
-            waiting.append(mine)
-            if waiting[0] is mine:  # the core tells the first one, which tells the others
-                self._door = door = door_of(loop)
+            # Each loop has a door of its own: another one may have stopped, or be closed, by then.
+            first = not self._waits_on(loop)
+            self._waiting.append(mine)
+            if first:
+                door = door_of(loop)
                 door.expect(core.id, self)
                 core.tell(door.core)
             try:
@@ -128,13 +128,18 @@ class RequestFuture(Future[T]):
                 core.cancel()
                 raise
             finally:
-                waiting.remove(mine)
-                if not waiting and self._door is not None and not core.done:
-                    core.tell(None)
-                    self._door.forget(core.id)
+                self._waiting.remove(mine)
+                if not self._waits_on(loop) and not core.done:
+                    door = door_of(loop)
+                    core.forget(door.core)
+                    door.forget(core.id)
             if not core.done:
                 self._time_out()
         return self._take()
+
+    def _waits_on(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """On its own thread. Of a copy: others come and go on other threads."""
+        return any(one is loop for one, _ in self._waiting[:])
 
     def wake(self) -> None:
         """The answer is here, or too late: whoever waits for it looks."""
@@ -177,6 +182,7 @@ class Job(Future[T]):
         self._deadline: float | None = None
         self._give_up: Callable[[], object] = _nothing
         self._late: Callable[[], object] = _nothing
+        self._dropped: Callable[[], object] = _nothing
         self._began = time.monotonic()
 
     @classmethod
@@ -202,6 +208,10 @@ class Job(Future[T]):
         """
         self._deadline, self._give_up, self._late = deadline, give_up, time_out
 
+    def when_dropped(self, tell: Callable[[], object]) -> None:
+        """Called when nobody wants it any more, though nobody has worked on it. Must not wait."""
+        self._dropped = tell
+
     # --- whoever works on it -----------------------------------------------------------------
 
     def run(self, work: Callable[[], T | Future[T]]) -> None:
@@ -223,14 +233,7 @@ class Job(Future[T]):
 
     def follow(self, inner: Future[T]) -> None:
         """The rest is another future's to tell."""
-        with self._lock:
-            wanted = not self._cancelled and not self._done.is_set()  # it may have timed out
-            if wanted:
-                self._inner = inner
-        if wanted:
-            self._end(None)
-        else:
-            inner.cancel()
+        self._wake(self._follow(inner))
 
     @property
     def wanted(self) -> bool:
@@ -246,31 +249,52 @@ class Job(Future[T]):
         told: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for job, value in settled:
             if isinstance(value, Future):
-                with job._lock:
-                    if job.wanted:
-                        job._inner = value
-                if job._inner is not value:
-                    value.cancel()
-            ended = value if isinstance(value, BaseException) else (value,)
-            for loop, came in job._finish(None if job._inner is value is not None else ended):
+                waiting = job._follow(value)
+            else:
+                waiting = job._finish(value if isinstance(value, BaseException) else (value,))
+            for loop, came in waiting:
                 told.setdefault(loop, []).append(came)
         for loop, came_all in told.items():
             with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits there
                 loop.call_soon_threadsafe(_wake_all, came_all)
 
-    def _end(self, outcome: tuple[T] | BaseException | None) -> None:
-        for loop, came in self._finish(outcome):
+    def _end(self, outcome: tuple[T] | BaseException) -> None:
+        self._wake(self._finish(outcome))
+
+    def _wake(self, waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:
+        for loop, came in waiting:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake, came)
 
-    def _finish(
-        self, outcome: tuple[T] | BaseException | None
+    def _follow(
+        self, inner: Future[T]
     ) -> list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]:
-        """Those who wait for it, and are to be woken."""
+        """Those who wait for it: ``inner`` has the rest, which nobody wants if it has ended."""
+        waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         with self._lock:
-            if self._done.is_set():
+            wanted = self.wanted
+            if wanted:
+                self._inner = inner
+                self._dropped = _nothing
+                self._done.set()
+                waiting, self._waiting = self._waiting, []
+        if not wanted:
+            inner.cancel()
+        return waiting
+
+    def _finish(
+        self, outcome: tuple[T] | BaseException
+    ) -> list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]:
+        """Those who wait for it, and are to be woken.
+
+        What was cancelled ends as cancelled, even if its work has just been done.
+        """
+        with self._lock:
+            cancelled = isinstance(outcome, RequestCancelled)
+            if self._done.is_set() or (self._cancelled and not cancelled):
                 return []
             self._outcome = outcome
+            self._dropped = _nothing
             self._done.set()
             waiting, self._waiting = self._waiting, []
         return waiting
@@ -293,6 +317,7 @@ class Job(Future[T]):
                 self._cancelled = True
         if inner is not None:
             return inner.cancel()
+        dropped = self._dropped
         self._give_up()
         to = "" if self._peer is None else f" to node {self._peer}"
         self._end(
@@ -302,6 +327,7 @@ class Job(Future[T]):
                 kind=self._kind,
             )
         )
+        dropped()
         return True
 
     def result(self, timeout: float | None = None) -> T:
@@ -350,11 +376,16 @@ class Job(Future[T]):
         return self._take()
 
     def _time_out(self) -> None:
+        dropped = self._dropped
         try:
             self._late()
+        except RequestCancelled:
+            pass  # by whoever makes it, and has yet to say what became of it
         except AntiphonError as error:
-            return self._end(error)
-        # It was sent, and answered, at the last moment.
+            self._end(error)
+            dropped()
+            return
+        # Or it was sent, and answered, at the last moment. Its time is over all the same.
         waited = time.monotonic() - self._began
         self._end(
             RequestTimeout(
@@ -365,6 +396,7 @@ class Job(Future[T]):
                 waited=waited,
             )
         )
+        dropped()
 
     def _take(self) -> T:
         outcome = self._outcome

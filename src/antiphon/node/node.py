@@ -153,6 +153,7 @@ class Node(NodeCore, Life):
         self._coroutines: list[CoroutineHandler] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._later = Later()
+        self._flushing = Later()  # which waits for handlers, and is not to hold up what is sent
         self._shares = Shares()
         self._closed_jobs: list[Job[None]] = []
         self._forgotten = {"forgotten_dropped": 0, "forgotten_failed": 0}
@@ -236,6 +237,7 @@ class Node(NodeCore, Life):
             for callbacks in self._callbacks.values():
                 callbacks.clear()  # they may hold the node, and it its descriptors
             self._later.close()
+            self._flushing.close()
             self._closed_event.set()
             with self._lock:
                 jobs, self._closed_jobs = self._closed_jobs, []
@@ -703,14 +705,13 @@ class Node(NodeCore, Life):
         if not self._later.busy(target) and core.send(data, False, 0.0):
             return answer
         data = bytes(data)  # as it is now
+        core.keep(data, max(0.0, deadline - time.monotonic()))
 
         def ask() -> Any:
             core.send(data, True, max(0.0, deadline - time.monotonic()))
             return answer
 
-        job = self._later.add(
-            target, ask, number, attempt=lambda: core.send(data, False, 0.0), value=answer
-        )
+        job = self._later.add(target, ask, number, value=answer, sender=core)
         job.limit(deadline, core.cancel, core.time_out)
         return job
 
@@ -754,14 +755,7 @@ class Node(NodeCore, Life):
                     raise
         data = bytes(data)  # as it is now
         work = functools.partial(self.send, target, data, kind=number)
-
-        def attempt() -> bool:
-            try:
-                return self.try_send(target, data, kind=number)
-            except MessageTooLarge:
-                return False  # it goes in fragments, which have to wait
-
-        return self._later.add(target, work, number, attempt=attempt)
+        return self._later.add(target, work, number, sender=self._soon(target, data, number))
 
     def flush_async(self, timeout: float | None = 5.0) -> Future[None]:
         """`flush` as a `Future`. What `send_async` has not sent yet is not waited for."""
@@ -773,7 +767,12 @@ class Node(NodeCore, Life):
         self._check_process()
         self._check_flushable()
         patience = check_timeout(timeout)
-        return self._later.add(-next(_flushes), functools.partial(flush, patience))
+        until = None if patience is None else time.monotonic() + patience  # it may be in a queue
+
+        def work() -> None:
+            flush(None if until is None else max(0.0, until - time.monotonic()))
+
+        return self._flushing.add(-next(_flushes), work)
 
     def _encoded(self, message: Any, kind: int | None, call: str) -> tuple[int, Any]:
         if kind is None:

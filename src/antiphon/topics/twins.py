@@ -32,7 +32,7 @@ class _Asked(Job[T]):
         self._taken = False
 
     def _finish(
-        self, outcome: tuple[T] | BaseException | None
+        self, outcome: tuple[T] | BaseException
     ) -> list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]:
         made: tuple[T] | None = None
         waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
