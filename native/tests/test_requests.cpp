@@ -694,7 +694,7 @@ class Callers {
 
    private:
     const std::uint32_t count_;
-    std::array<std::atomic<std::uint64_t>, 8> ended_{};
+    std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(State::closed) + 1> ended_{};  // the last one
     std::vector<std::thread> threads_;
 };
 
