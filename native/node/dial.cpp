@@ -173,7 +173,9 @@ void Node::dial_failed(Peer& peer, Failure failure, bool fatal) {
     if (peer.out) return;
     if (&peer == &unknown_) {
         std::unique_lock lock(peer.mutex);
-        const bool earlier = !failure.address.empty() && failure.address != peer.explicit_address;
+        // That two nodes have one id is said with our own address, and true whoever has found it.
+        const bool earlier = failure.code != Failure::Code::duplicate && !failure.address.empty() &&
+                             failure.address != peer.explicit_address;
         lock.unlock();
         if (earlier) return connect(peer);  // no news of the one that is asked now
     }

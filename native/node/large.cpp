@@ -15,12 +15,15 @@ constexpr std::size_t kMostReservations = 1024;
 
 }  // namespace
 
+// On whose part of the budget it goes: a flow that has gone has none.
+std::uint32_t Node::account_of(Peer& peer, std::uint32_t flow) { return known_flow(peer, flow) ? flow : 0; }
+
 void Node::reserve(Peer& peer, std::uint64_t id, std::uint64_t size, std::uint16_t kind, std::uint32_t flow) {
     auto answer = [&](std::uint8_t granted) {
         peer.send_back(Control::reserved, ByteWriter().put(id).put(granted).bytes());
         add_interest(peer, kWriteBack);
     };
-    const std::uint32_t account = known_flow(peer, flow) ? flow : 0;
+    const std::uint32_t account = account_of(peer, flow);
     const auto asked = static_cast<std::size_t>(
         std::count_if(waiting_reservations_.begin(), waiting_reservations_.end(),
                       [&](const auto& waiting) { return waiting.peer == &peer; }));
@@ -67,10 +70,11 @@ void Node::retry_reservations() {
     std::vector<std::uint32_t> held;
     for (const WaitingReservation& next : waiting) {
         if (next.peer->in == nullptr || next.session != next.peer->in_session) continue;
-        if (std::find(held.begin(), held.end(), next.flow) == held.end() && large_fits(next.flow, next.size)) {
+        const std::uint32_t account = account_of(*next.peer, next.flow);
+        if (std::find(held.begin(), held.end(), account) == held.end() && large_fits(account, next.size)) {
             reserve(*next.peer, next.id, next.size, next.kind, next.flow);
         } else {
-            held.push_back(next.flow);
+            held.push_back(account);
             waiting_reservations_.push_back(next);
         }
     }
@@ -126,6 +130,7 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
         assembly.buffer->release();
         use_large(assembly.flow, -static_cast<std::int64_t>(assembly.size));
         peer.assemblies.erase(found);
+        retry_reservations();
         return true;
     }
     Registration* registration = registration_for(header.kind, header.flow);
@@ -146,7 +151,8 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     run.buffer = assembly.buffer;
     run.large_bytes = assembly.size;
     run.large_flow = assembly.flow;
-    if (run.large_flow == 0 && registration != nullptr) {
+    const bool moved = run.large_flow == 0 && registration != nullptr;
+    if (moved) {
         // Its kind was announced meanwhile: until it is handled it is no matter of the answers.
         use_large(0, -static_cast<std::int64_t>(assembly.size));
         run.large_flow = registration->flow;
@@ -154,7 +160,14 @@ bool Node::got_fragment(Peer& peer, const Header& header, std::uint64_t id, std:
     }
     run.arrived = selector_.now();
     peer.assemblies.erase(found);
-    if (run.request && run.bytes < kRequestPrefix) return finish(run), false;
+    if (moved) retry_reservations();
+    // The reservation did not say whether it would be a request, and left room for what is around one.
+    const std::uint64_t own = run.bytes - std::min<std::uint64_t>(run.bytes, run.request ? kRequestPrefix : 0);
+    if ((run.request && run.bytes < kRequestPrefix) ||
+        (header.kind >= kFirstUserKind && own > options_.max_message_bytes)) {
+        run.request = false;
+        return finish(run), false;
+    }
     if (registration == nullptr || (run.request && !registration->answers)) {
         if (registration == nullptr) unknown_kind_.fetch_add(1, std::memory_order_relaxed);
         if (run.request) refuse_requests(run, header.kind, registration == nullptr);

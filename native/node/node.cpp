@@ -31,6 +31,8 @@ Node::Node(NodeOptions options)
       peers_(zeroed_table<std::atomic<Peer*>>(65536)),
       by_kind_(zeroed_table<std::atomic<Registration*>>(65536)) {
     if (!peers_ || !by_kind_) throw std::bad_alloc();
+    // Made here, where Python forks from no other thread: a fork in the middle of that would leave it half made.
+    transport_for({});
     if (options_.id != 0) {
         id_.store(options_.id, std::memory_order_release);
     } else {

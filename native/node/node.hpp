@@ -527,6 +527,7 @@ class Node {
     void share_window(Registration& registration);
     bool make_room(std::uint64_t bytes);
     bool overdrawn(Peer& peer, InFlow& flow, std::uint32_t charge);
+    std::uint32_t account_of(Peer& peer, std::uint32_t flow);
     bool large_fits(std::uint32_t flow, std::uint64_t size) const;
     void use_large(std::uint32_t flow, std::int64_t bytes);
     void set_window(InFlow& flow, std::uint32_t flow_id, std::uint32_t window);

@@ -168,9 +168,12 @@ bool Selector::run_posted() {
 void Selector::run_timers() {
     // Those that are set meanwhile wait for the next turn, or one that is due at once would never let go.
     const std::uint64_t before = next_timer_;
-    while (!timers_.empty() && timers_.begin()->first <= now_ && timers_.begin()->second.first < before) {
-        auto call = std::move(timers_.begin()->second.second);
-        timers_.erase(timers_.begin());
+    for (;;) {
+        auto next = timers_.begin();
+        while (next != timers_.end() && next->first <= now_ && next->second.first >= before) ++next;
+        if (next == timers_.end() || next->first > now_) return;
+        auto call = std::move(next->second.second);
+        timers_.erase(next);
         guarded(call);
     }
 }

@@ -279,6 +279,55 @@ def test_a_stray_cancellation_costs_one_message_and_not_the_handler(
         assert failures(caplog)
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_whoever_cancels_all_tasks_and_waits_for_them_does_not_wait_for_ever(
+    run: Run, begun: bool
+) -> None:
+    async def main() -> None:
+        async def handler(source: int, data: bytes) -> bytes:
+            return data
+
+        async with pair() as (here, there):
+            there.on(KIND, handler)
+            if begun:
+                assert await here.request_async(THERE, b"first", kind=KIND) == b"first"
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            assert others
+            for each in others:
+                each.cancel()
+            await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), 20)
+            # Until it is closed, the handler handles.
+            assert await here.request_async(THERE, b"then", kind=KIND) == b"then"
+
+    run(main)
+
+
+def test_a_message_whose_task_is_cancelled_before_it_began_is_answered_and_logged(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        own = asyncio.current_task()
+
+        async def handler(source: int, data: bytes) -> bytes:
+            if data == b"first":  # those that came with it have tasks that have not begun
+                for each in asyncio.all_tasks() - {own, asyncio.current_task(), *asking}:
+                    each.cancel()
+            return data
+
+        async with pair() as (here, there):
+            there.on(KIND, handler, ordered=False)
+            assert await here.request_async(THERE, b"connects", kind=KIND) == b"connects"
+            asking = [task(here.request_async(THERE, m, kind=KIND)) for m in (b"first", b"second")]
+            outcomes = await asyncio.gather(*asking, return_exceptions=True)
+            assert outcomes[0] == b"first"
+            if outcomes[1] != b"second":  # or it came later than the first
+                assert isinstance(outcomes[1], RemoteError)
+                assert len(failures(caplog)) == 1
+            assert await here.request_async(THERE, b"last", kind=KIND) == b"last"
+
+    run(main)
+
+
 def test_what_is_left_of_a_cancellation_is_not_the_next_messages(run: Run) -> None:
     async def main() -> None:
         shared = asyncio.get_running_loop().create_future()

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from antiphon import Node, PeerUnreachable
+from antiphon import DuplicateNode, Node, PeerUnreachable
 from antiphon.testing import Host, strangers
-from antiphon.testing.strangers import frame, hello, reply
+from antiphon.testing.strangers import Stranger, frame, hello, reply
 from unit.node.pairs import NORMAL
 
 pytestmark = pytest.mark.timeout(60)
@@ -45,3 +45,23 @@ def test_a_question_whose_address_cannot_be_reached_names_that_one() -> None:
             node._identify(silent.address, 0.05)
         with pytest.raises(PeerUnreachable, match=gone.address):
             node._identify(gone.address, 20.0)
+
+
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", None])
+def test_a_question_to_a_node_of_the_same_id_says_so_and_is_asked_once(listen: str | None) -> None:
+    with Node(7) as other, Node(7, listen=listen, config=PATIENT) as node:
+        with pytest.raises(DuplicateNode):
+            node._identify(other.address, 20.0)
+        assert other.statistics().refused_connections == 1
+
+
+def test_a_drawn_id_that_somebody_else_has_just_asked_with_is_drawn_again() -> None:
+    """As when two that have drawn the same ask at the same moment."""
+    with Node(2) as other, Node(config=PATIENT) as node:
+        drawn = node.id
+        with Stranger.dial(other.address) as stranger:
+            asks = strangers.ASKS_WHO | strangers.NO_LISTENER
+            stranger.say(frame(strangers.HELLO, hello(drawn, flags=asks)))
+            stranger.read_until(strangers.REPLY)
+        assert node._identify(other.address, 20.0)[0] == 2
+        assert node.id != drawn

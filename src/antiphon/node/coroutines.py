@@ -36,24 +36,18 @@ class _Task(asyncio.Task[None]):
     """Of a handler. Tells the end of its loop from a cancellation by something that runs there.
 
     The first is the end of the handler too: whoever ends a loop cancels its tasks while it stands
-    still, as `asyncio.run` does, and waits for them. The second is the failure of one message.
+    still, as `asyncio.run` does, and waits for them. The second is the end of this task, and the
+    failure of the message that it has in hand; another task goes on with the next.
     """
 
     ends = False
+    source: int | None = None
+    """Of its only message, before that is handled."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         if not self.get_loop().is_running():
             self.ends = True
         return super().cancel(msg)
-
-    async def calm(self) -> None:
-        """What is left of a cancellation is not the next message's. In this task."""
-        while self.cancelling() and not self.ends:
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)  # one that is still to be raised is raised here
-            self.uncancel()
-        if self.ends:
-            raise asyncio.CancelledError
 
 
 def _this() -> _Task:
@@ -102,8 +96,10 @@ class CoroutineHandler:
         self._later = later
         self._number = next(numbers)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[_Task] = set()
         self._ready = asyncio.Event()
+        self._left: Iterator[Any] = iter(())
+        """What the task of an ordered handler has taken and not begun."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """On the loop's own thread."""
@@ -112,7 +108,7 @@ class CoroutineHandler:
         door.calls[self._number] = self._ready.set if self._ordered else self._spread
         self._core.tell(door.core, self._number)
         if self._ordered:
-            self._keep(_Task(self._one_by_one(), loop=loop))
+            self._begin(loop)
 
     def close(self) -> None:
         """No coroutine begins after this; those that run are left to end. Any thread."""
@@ -144,44 +140,61 @@ class CoroutineHandler:
         """Whether messages wait for it, or coroutines run, on a loop that can run them."""
         return self._loop is not None and self._loop.is_running() and self._core.busy
 
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        task = _Task(self._one_by_one(), loop=loop)
+        self._running.add(task)
+        task.add_done_callback(self._go_on)
+
+    def _go_on(self, task: asyncio.Task[None]) -> None:
+        """When the task of an ordered handler is over."""
+        over = cast("_Task", task)
+        self._running.discard(over)
+        if over.ends:  # and so do those behind it
+            for source, _, held, _ in itertools.chain(self._left, self._core.take(_ALL)):
+                self._deliver(source, held, held.fail(asyncio.CancelledError()))
+        elif self._loop is not None and not self._core.closed:
+            self._begin(self._loop)
+
     async def _one_by_one(self) -> None:
         task = _this()
+        taken: Any = ()
         while not self._core.closed:
-            left: Iterator[Any] = iter(())
-            try:
-                await task.calm()  # whatever has cancelled its wait
-                self._ready.clear()  # before looking: what comes afterwards sets it again
-                taken = self._core.take(_PER_TURN)
-                left = iter(taken)
-                for item in left:
-                    await self._handle(*item)
-                    await task.calm()
-                if taken:
-                    await asyncio.sleep(0)  # handlers that never wait leave the loop its turns
-                else:
-                    await self._ready.wait()
-            except asyncio.CancelledError as cancelled:
-                if task.ends:  # and so do those behind it
-                    for source, _, held, _ in itertools.chain(left, self._core.take(_ALL)):
-                        self._deliver(source, held, held.fail(cancelled))
-                    raise
+            for item in self._left:
+                await self._handle(*item)
+                if task.cancelling():  # what is left of that is not the next message's
+                    raise asyncio.CancelledError
+            if taken:
+                await asyncio.sleep(0)  # handlers that never wait leave the loop its turns
+            self._ready.clear()  # before looking: what comes afterwards sets it again
+            taken = self._core.take(_PER_TURN)
+            self._left = iter(taken)
+            if not taken:
+                await self._ready.wait()
 
     def _spread(self) -> None:
         if self._loop is None:
             return
         taken = self._core.take(_PER_TURN)
         for item in taken:
-            self._keep(_Task(self._handle(*item), loop=self._loop))
+            task = _Task(self._handle(*item), loop=self._loop)
+            task.source = item[0]
+            self._running.add(task)
+            task.add_done_callback(self._let_go)
         if len(taken) == _PER_TURN:
             self._loop.call_soon(self._spread)
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+    def _let_go(self, task: asyncio.Task[None]) -> None:
+        """When the task of one message is over, perhaps cancelled before it began."""
+        over = cast("_Task", task)
+        self._running.discard(over)
+        if over.source is not None and not over.ends:
+            self._on_error(over.source, asyncio.CancelledError())
 
     async def _handle(
         self, source: int, message: Any, held: HeldCore, error: BaseException | None
     ) -> None:
+        task = _this()
+        task.source = None
         if self._core.closed:  # taken before it was
             error = Closed("the handler was closed", what="handler")
         if error is None:
@@ -190,7 +203,7 @@ class CoroutineHandler:
                 self._deliver(source, held, held.finish(result))
                 return
             except asyncio.CancelledError as cancelled:
-                if _this().ends:
+                if task.ends:
                     self._deliver(source, held, held.fail(cancelled))
                     raise
                 # It has cancelled itself, or everything here, or what it awaited was cancelled:

@@ -287,13 +287,12 @@ class Job(Future[T]):
     ) -> list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]:
         """Those who wait for it, and are to be woken.
 
-        What was cancelled ends as cancelled, even if its work has just been done.
+        What was cancelled ends as cancelled, even if its work has just been done, or its time.
         """
         with self._lock:
-            cancelled = isinstance(outcome, RequestCancelled)
-            if self._done.is_set() or (self._cancelled and not cancelled):
+            if self._done.is_set():
                 return []
-            self._outcome = outcome
+            self._outcome = self._when_cancelled() if self._cancelled else outcome
             self._dropped = _nothing
             self._done.set()
             waiting, self._waiting = self._waiting, []
@@ -319,16 +318,17 @@ class Job(Future[T]):
             return inner.cancel()
         dropped = self._dropped
         self._give_up()
-        to = "" if self._peer is None else f" to node {self._peer}"
-        self._end(
-            RequestCancelled(
-                f"a call{to} was cancelled while it waited; it may have been made",
-                peer=self._peer,
-                kind=self._kind,
-            )
-        )
+        self._end(self._when_cancelled())
         dropped()
         return True
+
+    def _when_cancelled(self) -> RequestCancelled:
+        to = "" if self._peer is None else f" to node {self._peer}"
+        return RequestCancelled(
+            f"a call{to} was cancelled while it waited; it may have been made",
+            peer=self._peer,
+            kind=self._kind,
+        )
 
     def result(self, timeout: float | None = None) -> T:
         if os.getpid() != self._process and not self._done.is_set():

@@ -88,7 +88,7 @@ class Registration:
         """No call begins after this returns; a running one is waited for, unless it is this.
 
         Also one that another thread waits for already. Inside a handler, though, it waits neither
-        for what somebody else closes, nor for a handler that waits for this one.
+        for what somebody else closes, nor for a handler of its node that waits for this one.
         """
         self._close()
 
