@@ -427,7 +427,10 @@ Outcome Node::identify(const std::string& address, Nanos timeout, const Interrup
             return {};
         }
         const bool asked = outcome.ok() || outcome.code == Outcome::Code::timeout;
-        return asked ? why_not(peer) : outcome;
+        if (!asked) return outcome;
+        // On a busy machine it may not have been dialled yet, and what is known is of an earlier question.
+        const bool known = peer.failure.code == Failure::Code::duplicate || peer.failure.address == address;
+        return known ? why_not(peer) : Outcome{Outcome::Code::unreachable, "no answer", address, {}};
     }
 }
 

@@ -42,6 +42,8 @@ def test_a_question_whose_address_cannot_be_reached_names_that_one() -> None:
         gone = Host()
         gone.close()
         with pytest.raises(PeerUnreachable, match=silent.address):
+            node._identify(silent.address, 0.0)  # it is not even dialled yet
+        with pytest.raises(PeerUnreachable, match=silent.address):
             node._identify(silent.address, 0.05)
         with pytest.raises(PeerUnreachable, match=gone.address):
             node._identify(gone.address, 20.0)
