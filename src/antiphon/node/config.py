@@ -181,10 +181,10 @@ class NodeConfig(settings.Settings, table="node"):
     max_message_bytes: int = _size(64 * MIB)
     """Largest message sent or accepted, checked before anything is allocated for it."""
 
-    spin_us: float = 0.0
-    """How many microseconds the caller of a request looks for the answer before it sleeps: at most
-    1000, and only while that helps. It saves the time a sleeping core needs to wake, and costs
-    processor time while it lasts."""
+    spin_us: float = 25.0
+    """How many microseconds the caller of a request looks for the answer before it sleeps, and the
+    answering thread for the next request: at most 1000, and only while that helps. It saves the
+    time a sleeping core needs to wake, and costs processor time while it lasts. 0: not at all."""
 
     heartbeat: float = 1.0
     """Seconds, at least 0.0001. A peer that has nothing to send shows a sign of life every two

@@ -23,7 +23,8 @@ def test_the_plan_has_every_number_of_callers_size_and_processes() -> None:
         (tasks, size) for tasks in (1, 10, 100, 1000) for size in (64, 4096)
     }
     assert {p.processes for p in ours if p.pattern == "n-n"} == set(PROCESSES)
-    assert {p.variant for p in ours} == {"default", "spin"}
+    assert {p.variant for p in ours} == {"default", "spin", "no-spin"}
+    assert {p.variant for p in ours if p.tasks} == {"default"}  # an event loop does not spin
 
 
 def test_every_peer_and_variant_is_measured_and_no_point_twice() -> None:

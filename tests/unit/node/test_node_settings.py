@@ -129,10 +129,10 @@ def test_what_is_not_written_comes_from_the_environment_then_the_file(
     )
     monkeypatch.setenv("ANTIPHON_NODE_SEND_TIMEOUT", "3")
     monkeypatch.setenv("ANTIPHON_NODE_SPIN_US", "3")
-    written = NodeConfig(spin_us=0.0)  # also where that is the default
-    assert (written.spin_us, written.send_timeout, written.heartbeat) == (0, 30, 1)
+    written = NodeConfig(spin_us=25.0)  # also where that is the default
+    assert (written.spin_us, written.send_timeout, written.heartbeat) == (25, 30, 1)
     in_force = Node(config=written).config
-    assert (in_force.spin_us, in_force.send_timeout, in_force.heartbeat) == (0, 3, 7)
+    assert (in_force.spin_us, in_force.send_timeout, in_force.heartbeat) == (25, 3, 7)
     assert in_force.connect_timeout == 5
     monkeypatch.delenv("ANTIPHON_NODE_SEND_TIMEOUT")
     assert Node(config=in_force).config is in_force  # what is settled stays
@@ -207,7 +207,7 @@ def test_copies_and_pickles_know_what_was_written_and_replacing_settles_all(
         spin_us=5, schedule=Schedule(threads=1), heartbeat=2.0
     )
     assert "written" not in str(dataclasses.asdict(written))
-    assert NodeConfig() == NodeConfig(spin_us=0.0)
+    assert NodeConfig() == NodeConfig(spin_us=25.0)
     with pytest.raises(ConfigError, match="spin_us"):
         NodeConfig(spin_us=-1)
 

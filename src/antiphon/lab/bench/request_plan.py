@@ -71,7 +71,7 @@ def _ways(chosen: Iterable[str], callers: str) -> list[tuple[str, str]]:
         # A REQ socket has one question at a time: tasks cannot share it.
         and (callers, variant) != ("tasks", "req-rep")
         # Whoever waits in an event loop does not spin.
-        and (callers, variant) != ("tasks", "spin")
+        and not (callers == "tasks" and variant in ("spin", "no-spin"))
     ]
 
 

@@ -21,7 +21,14 @@ _TASKS = frozenset({"tasks"})
 REQUEST_PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer("antiphon", "antiphon_request", ("default", "spin"), _BOTH, (CORE,), "antiphon"),
+        Peer(
+            "antiphon",
+            "antiphon_request",
+            ("default", "spin", "no-spin"),
+            _BOTH,
+            (CORE,),
+            "antiphon",
+        ),
         Peer("raw-tcp", "raw_echo", ("ping-pong",), _THREADS, (CORE,)),
         Peer("python-sockets", "python_sockets", ("blocking",), _THREADS),
         Peer("asyncio", "asyncio_echo", ("streams",), _TASKS),

@@ -1,6 +1,6 @@
 """Antiphon itself: ``node.request`` in threads, ``await node.request_async`` in tasks.
 
-``spin`` is the same with ``NodeConfig(spin_us=50)`` on every node.
+``spin`` and ``no-spin`` are the same with 50 and 0 as every node's ``NodeConfig(spin_us=...)``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.lab.peers.requests.base import Caller, RequestEndpoint, TaskCaller
 __all__ = ["ENDPOINT", "NodeEndpoint"]
 
 KIND = 200
-SPIN_US = 50
+SPIN_US = {"spin": 50.0, "no-spin": 0.0}
 LOOPBACK = "127.0.0.1"
 
 
@@ -24,9 +24,10 @@ class NodeEndpoint(RequestEndpoint):
 
     def __init__(self, config: EndpointConfig) -> None:
         super().__init__(config)
-        spin = SPIN_US if config.variant == "spin" else 0
         schedule = antiphon.Schedule(threads=config.handlers)
-        settings = antiphon.NodeConfig(spin_us=spin, schedule=schedule)
+        settings = antiphon.NodeConfig(schedule=schedule)
+        if config.variant in SPIN_US:
+            settings = antiphon.NodeConfig(schedule=schedule, spin_us=SPIN_US[config.variant])
         # Plain like its peers. Off the loopback that has to be said.
         self._node = antiphon.Node(
             config.index + 1,
