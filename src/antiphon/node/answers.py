@@ -18,9 +18,10 @@ _NONE = 1
 
 def answer_converter(
     target: int, kind: int, reply: type[Message] | None
-) -> Callable[[int, bytes], Any]:
+) -> Callable[[int, bytes], Any] | None:
+    """None where the bytes are wanted as they are."""
     if reply is None:
-        return _plain_answer
+        return None
     wanted, decode = kind_of(reply), decoder_for(reply)
 
     def convert(answered: int, data: bytes) -> Message:
@@ -41,7 +42,3 @@ def answer_converter(
         )
 
     return convert
-
-
-def _plain_answer(answered: int, data: bytes) -> bytes:
-    return data

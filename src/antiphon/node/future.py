@@ -26,6 +26,9 @@ __all__ = ["Future", "Job", "RequestFuture", "Several", "wake"]
 
 T = TypeVar("T")
 
+_UNKNOWN = object()
+"""In place of a result that nobody has asked the core for yet."""
+
 
 class Future(ABC, Generic[T]):
     """A result that comes later: ``result(timeout)`` in a thread, ``await`` in a coroutine.
@@ -82,13 +85,16 @@ class RequestFuture(Future[T]):
     __slots__ = ("_convert", "_core", "_error", "_value", "_waiting", "deadline")
 
     def __init__(
-        self, core: RequestCore, deadline: float, convert: Callable[[int, bytes], T]
+        self,
+        core: RequestCore,
+        deadline: float,
+        convert: Callable[[int, bytes], T] | None,
     ) -> None:
         self._core = core
         self.deadline = deadline
         self._convert = convert
         self._error: BaseException | None = None
-        self._value: tuple[T] | None = None
+        self._value: Any = _UNKNOWN
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def done(self) -> bool:
@@ -111,13 +117,14 @@ class RequestFuture(Future[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         core = self._core
-        if not core.done:
+        if not self._core.done:
             loop = asyncio.get_running_loop()
             came: asyncio.Future[None] = loop.create_future()
             mine = (loop, came)
+            waiting = self._waiting
             # Each loop has a door of its own: another one may have stopped, or be closed, by then.
-            first = not self._waits_on(loop)
-            self._waiting.append(mine)
+            first = not waiting or not self._waits_on(loop)
+            waiting.append(mine)
             if first:
                 door = door_of(loop)
                 door.expect(core.id, self)
@@ -128,12 +135,13 @@ class RequestFuture(Future[T]):
                 core.cancel()
                 raise
             finally:
-                self._waiting.remove(mine)
-                if not self._waits_on(loop) and not core.done:
+                waiting.remove(mine)
+                done = core.done
+                if not done and not self._waits_on(loop):
                     door = door_of(loop)
                     core.forget(door.core)
                     door.forget(core.id)
-            if not core.done:
+            if not done:
                 self._time_out()
         return self._take()
 
@@ -154,16 +162,19 @@ class RequestFuture(Future[T]):
             raise
 
     def _take(self) -> T:
-        if self._value is not None:
-            return self._value[0]
+        value: T = self._value
+        if value is not _UNKNOWN:
+            return value
         if self._error is not None:
             raise self._error
         try:
-            value = self._convert(*self._core.result())
+            kind, answer = self._core.result()
+            data: Any = answer
+            value = data if self._convert is None else self._convert(kind, data)
         except BaseException as error:
             self._error = error
             raise
-        self._value = (value,)
+        self._value = value
         return value
 
 
@@ -475,7 +486,8 @@ def wake_all(waiting: Iterable[tuple[asyncio.AbstractEventLoop, asyncio.Future[N
     here = asyncio._get_running_loop()
     for loop, came in waiting:
         if loop is here:
-            wake(came)
+            if not came.done():
+                came.set_result(None)
         else:
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 loop.call_soon_threadsafe(wake, came)

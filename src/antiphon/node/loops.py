@@ -73,7 +73,10 @@ class Door:
         now = time.monotonic()  # may be a little before: loops count in milliseconds
         late = [number for number, one in self.awaited.items() if one.deadline <= now]
         for number in late:
-            self._tell(self.awaited.pop(number).wake)
+            try:
+                self.awaited.pop(number).wake()
+            except Exception:
+                _could_not_tell()
         if self.awaited:
             self._set_timer(min(one.deadline for one in self.awaited.values()))
 
@@ -82,14 +85,17 @@ class Door:
         for number in self.core.take():
             one = awaited.pop(number, None)
             call = calls.get(number) if one is None else one.wake
-            if call is not None:
-                self._tell(call)
+            if call is None:
+                continue
+            try:
+                call()
+            except Exception:
+                _could_not_tell()
 
-    def _tell(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception:  # the others that came are not to suffer
-            log.exception("what an event loop was told could not be handled")
+
+def _could_not_tell() -> None:
+    """The others that came are not to suffer."""
+    log.exception("what an event loop was told could not be handled")
 
 
 _doors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Door] = weakref.WeakKeyDictionary()

@@ -654,7 +654,8 @@ class Node(NodeCore, Life):
             target = _one_target(target)
         convert = answer_converter(target, number, reply)
         refuse_to_block("request()", "request_async()")
-        return convert(*self._request(target, data, number, timeout))
+        answered, answer = self._request(target, data, number, timeout)
+        return answer if convert is None else convert(answered, answer)
 
     @overload
     def request_async(
@@ -697,7 +698,7 @@ class Node(NodeCore, Life):
         if type(target) is not int:
             target = _one_target(target)
         convert = answer_converter(target, number, reply)
-        patience = check_timeout(timeout)
+        patience = None if timeout is None else check_timeout(timeout)
         seconds = self.config.request_timeout if patience is None else patience
         deadline = time.monotonic() + seconds
         core = self._prepare(target, number)
@@ -781,7 +782,8 @@ class Node(NodeCore, Life):
                     f"a raw message needs its kind: {call}(target, data, kind=...)", setting="kind"
                 )
             return kind_of(message), encode(message)
-        if message is None or isinstance(message, Message):  # the core refuses the others
+        # The core refuses the others.
+        if type(message) is not bytes and (message is None or isinstance(message, Message)):
             raise TypeError(
                 f"a raw message is bytes or another buffer, not {type(message).__name__}; a "
                 "Message goes without kind="

@@ -49,7 +49,7 @@ _registry_lock = ProcessLock()
 
 def check_kind(kind: object) -> int:
     """``kind`` if users may have it; raises `ConfigError` with the range otherwise."""
-    number = whole_number(kind)
+    number = kind if type(kind) is int else whole_number(kind)
     if number is None:
         raise ConfigError(
             f"kind {kind!r} is not a number; give one from {FIRST_KIND} to {LAST_KIND}",
