@@ -26,16 +26,24 @@ class Patience {
 
     template <typename Done, typename Pause>
     bool wait(Done&& done, Pause&& pause, Nanos longest) {
+        return look([&] { return done() ? Look::helped : Look::again; }, pause, longest);
+    }
+
+    // The same for who knows whether it was the waiting that helped: what was there at the first look would have
+    // been there without, and so would what nobody waited for.
+    enum class Look { again, helped, over };
+    template <typename See, typename Pause>
+    bool look(See&& see, Pause&& pause, Nanos longest) {
         int score = score_.load(std::memory_order_relaxed);
         if (score < kEnough) {
             score_.store(score + 1, std::memory_order_relaxed);
-            if (score + 1 < kEnough) return done();
+            if (score + 1 < kEnough) return see() != Look::again;
         }
         Nanos now = now_ns();
         const Nanos until = now + longest;
         for (Nanos before = now; now < until && now - before < kElsewhere;) {
-            if (done()) {
-                score_.store(kBest, std::memory_order_relaxed);
+            if (const Look seen = see(); seen != Look::again) {
+                if (seen == Look::helped) score_.store(kBest, std::memory_order_relaxed);
                 return true;
             }
             before = now;
@@ -45,7 +53,7 @@ class Patience {
         // Each miss costs a point; the last one costs a round without.
         score = score_.load(std::memory_order_relaxed);
         score_.store(score <= kEnough ? kEnough - kRound : score - 1, std::memory_order_relaxed);
-        return done();
+        return see() != Look::again;
     }
 
    private:

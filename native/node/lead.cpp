@@ -63,18 +63,19 @@ void Lead::end() {
 // A channel that was closed may have a successor at the same address, but that one is not led.
 bool Lead::still() const { return peer_.*which_ == channel_ && channel_->led; }
 
-void Lead::wait(Nanos until) {
+bool Lead::wait(Nanos until) {
     pollfd watched[] = {{fd_, POLLIN, 0}, {wake_, POLLIN, 0}};
     const Nanos left = std::max<Nanos>(0, until - now_ns());
     const timespec length{left / kSecond, left % kSecond};
-    if (ppoll(watched, 2, until >= kNever ? nullptr : &length, nullptr) <= 0) return;
+    if (ppoll(watched, 2, until >= kNever ? nullptr : &length, nullptr) <= 0) return false;
     if (watched[1].revents != 0) {
         std::uint64_t drained;
         [[maybe_unused]] const ssize_t ignored = read(wake_, &drained, sizeof drained);
     }
     // Woken: perhaps because the channel is closed, and its descriptor somebody else's by now.
     Selector::Turn turn(node_.selector_);
-    if (watched[0].revents != 0 && still() && !channel_->paused) {
+    const bool reads = watched[0].revents != 0 && still() && !channel_->paused;
+    if (reads) {
         peer_.led.store(Peer::kNobody, std::memory_order_relaxed);  // what this thread does need not wake it
         channel_->ready(EPOLLIN);  // throws nothing
         peer_.led.store(wake_, std::memory_order_seq_cst);
@@ -85,6 +86,7 @@ void Lead::wait(Nanos until) {
         if (still()) channel_->led = false;
         channel_ = nullptr;
     }
+    return reads;
 }
 
 }  // namespace antiphon

@@ -44,8 +44,8 @@ class Lead {
     Lead(const Lead&) = delete;
 
     explicit operator bool() const { return channel_ != nullptr; }
-    // Waits until something was read, Peer::wake, or the point in time. The lead may be lost then.
-    void wait(Nanos until);
+    // Waits until something was read (true), Peer::wake, or the point in time. The lead may be lost then.
+    bool wait(Nanos until);
 
    private:
     bool still() const;  // with the turn

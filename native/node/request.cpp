@@ -66,13 +66,18 @@ Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interru
     if (led_.load(std::memory_order_seq_cst) == &pending.peer) pending.peer.wake_leader();
     if (lead && *lead) {
         pending.leads.store(true, std::memory_order_seq_cst);
-        if (options_.spin > 0) {
-            spin_.wait(
+        // Not for a look in passing, and no longer than there is time.
+        if (options_.spin > 0 && deadline - now_ns() > options_.spin) {
+            int looks = 0;
+            spin_.look(
                 [&] {
                     if (*lead) lead->wait(0);
-                    return pending.done();
+                    ++looks;
+                    if (!pending.done()) return Patience::Look::again;
+                    return looks == 1 ? Patience::Look::over : Patience::Look::helped;
                 },
                 [] {}, options_.spin);
+            if (!*lead) pending.leads.store(false, std::memory_order_seq_cst);
         }
     }
     Outcome outcome;
@@ -161,11 +166,15 @@ bool Node::lead_asker(const std::function<bool()>& done) {
     Lead lead(*this, *peer, &Peer::in);
     if (!lead) return false;
     led_.store(peer, std::memory_order_seq_cst);
-    if (options_.spin > 0) {
-        serving_spin_.wait(
+    if (options_.spin > 0 && !silent(*peer)) {
+        int looks = 0;
+        bool came = false;  // from the one for whom we look
+        serving_spin_.look(
             [&] {
-                lead.wait(0);
-                return !lead || wanted();
+                came |= lead.wait(0);
+                ++looks;
+                if (lead && !wanted()) return Patience::Look::again;
+                return came && looks > 1 ? Patience::Look::helped : Patience::Look::over;
             },
             [] {}, options_.spin);
     }

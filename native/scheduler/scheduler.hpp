@@ -165,7 +165,8 @@ class Scheduler {
         bool blocked = false;
         bool gone = false;
         bool charged = false;  // the slice that it runs
-        Nanos away = 0;        // and how long that has been blocked
+        Nanos away = 0;        // and how long that has been blocked,
+        Nanos spent = 0;       // of a processor meanwhile: reading and looking for what it waits for
     };
 
     void enqueue(Task& task);

@@ -127,6 +127,28 @@ TEST("it ends when somebody else has had the core, for that one wants it") {
     CHECK_EQUAL(pauses, 1);
 }
 
+TEST("what would have come without waiting says nothing about waiting") {
+    using Look = Patience::Look;
+    Patience patience;
+    const auto look = [&](int at, Look seen) {
+        int looks = 0, pauses = 0;
+        patience.look([&] { return ++looks == at ? seen : Look::again; }, [&] { ++pauses; }, kShort);
+        return pauses;
+    };
+    const auto waits = [&] {
+        int waited = 0;
+        for (int i = 0; i < 1000; ++i) {
+            waited += look(0, Look::again) != 0;
+            CHECK_EQUAL(look(1, Look::over), 0);
+        }
+        return waited;
+    };
+    CHECK(waits() < 100);  // a success every second time, and it is left out all the same
+    while (look(2, Look::helped) == 0) {
+    }
+    CHECK(look(0, Look::again) != 0);  // that one counted
+}
+
 TEST("what came during the last pause is seen") {
     Patience patience;
     bool came = false;

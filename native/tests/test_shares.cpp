@@ -596,11 +596,14 @@ TEST("overruns are counted, and paid for where there is a penalty") {
 
 TEST("how many threads run at once, and for how much of it, is measured while somebody has a share") {
     // Long against a slice, so that a second thread enters beside the first.
-    static constexpr Nanos kLong = 30 * kMillisecond;
+    static constexpr Nanos kLong = 30 * kMillisecond, kLooks = 3 * kMillisecond;
     struct Sleeper : Task {
         bool run_slice(Nanos) override {
             if (blocks) {
                 Scheduler::Blocked blocked;
+                // As a call of ours that looks for what it waits for.
+                for (const Nanos before = thread_cpu_ns(); thread_cpu_ns() - before < kLooks;) {
+                }
                 std::this_thread::sleep_for(std::chrono::nanoseconds(kLong));
             } else {
                 std::this_thread::sleep_for(std::chrono::nanoseconds(kLong));
@@ -644,6 +647,7 @@ TEST("how many threads run at once, and for how much of it, is measured while so
     const Scheduler::Usage blocked = scheduler.usage();
     CHECK_SAYS(blocked.lasted - slept.lasted < 6 * kLong, std::to_string(blocked.lasted - slept.lasted));
     CHECK(blocked.engaged - slept.engaged < 6 * kLong);
+    CHECK_SAYS(blocked.used - slept.used < 6 * kLooks, std::to_string(blocked.used - slept.used));  // of 12
     CHECK(scheduler.stop(kNever));
 }
 

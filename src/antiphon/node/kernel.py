@@ -7,7 +7,9 @@ import logging
 import os
 from pathlib import Path
 
-__all__ = ["cores", "report_kernel_caps"]
+from antiphon.node.config import NodeConfig
+
+__all__ = ["cores", "report_kernel_caps", "useful_spin"]
 
 log = logging.getLogger("antiphon.node")
 
@@ -15,6 +17,15 @@ log = logging.getLogger("antiphon.node")
 def cores() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def useful_spin(config: NodeConfig) -> float:
+    """``spin_us``, where whoever is waited for can be at work meanwhile.
+
+    On a single processor it waits for the one that looks. Below SCHED_FIFO it may wait for long:
+    there, as long as something comes now and then, the thread that looks never sleeps.
+    """
+    return 0.0 if config.schedule.fifo_priority or cores() == 1 else config.spin_us
 
 
 @functools.lru_cache(maxsize=8)

@@ -46,7 +46,7 @@ from antiphon.node.config import (
 from antiphon.node.coroutines import CoroutineHandler, is_coroutine, no_loop
 from antiphon.node.future import Future, Job, RequestFuture, Several
 from antiphon.node.inbox import Batch, Inbox
-from antiphon.node.kernel import cores, report_kernel_caps
+from antiphon.node.kernel import cores, report_kernel_caps, useful_spin
 from antiphon.node.later import Later
 from antiphon.node.life import Life
 from antiphon.node.loops import refuse_to_block
@@ -180,7 +180,7 @@ class Node(NodeCore, Life):
                 "request_timeout": self.config.request_timeout,
                 "send_timeout": self.config.send_timeout,
                 "heartbeat": self.config.heartbeat,
-                "spin_us": self.config.spin_us,
+                "spin_us": useful_spin(self.config),
                 "max_connections": self.config.max_connections or 0,
                 "threads": self.config.schedule.threads or cores(),
                 "period": self.config.schedule.period,
