@@ -67,7 +67,7 @@ def test_every_answer_is_what_was_asked(point: Point) -> None:
     measurement = measure_calls(point, SHORT)
     if measurement.outcome == "ok" and not measurement.messages:  # the machine paused for so long
         measurement = measure_calls(point, LONGER)
-    assert (measurement.outcome, measurement.reason) == ("ok", "")
+    assert measurement.outcome == "ok", measurement.reason
     assert measurement.messages > 0
     assert measurement.rate > 0
     assert measurement.cpu > 0
