@@ -68,6 +68,7 @@ Outcome Node::await(Pending& pending, Nanos deadline, const Interrupted* interru
         pending.leads.store(true, std::memory_order_seq_cst);
         // Not for a look in passing, and no longer than there is time.
         if (options_.spin > 0 && deadline - now_ns() > options_.spin) {
+            const Scheduler::Unpaid unpaid;
             int looks = 0;
             spin_.look(
                 [&] {
@@ -168,10 +169,10 @@ bool Node::lead_asker(const std::function<bool()>& done) {
     led_.store(peer, std::memory_order_seq_cst);
     if (options_.spin > 0 && !silent(*peer)) {
         int looks = 0;
-        bool came = false;  // from the one for whom we look
+        bool came = false;  // at this look, from the one for whom it is
         serving_spin_.look(
             [&] {
-                came |= lead.wait(0);
+                came = lead.wait(0);
                 ++looks;
                 if (lead && !wanted()) return Patience::Look::again;
                 return came && looks > 1 ? Patience::Look::helped : Patience::Look::over;

@@ -138,7 +138,7 @@ void Scheduler::work(Worker& worker) {
         task.yields_ = charged && task.share_ <= 0;
         if (task.yields_) ++humble_;
         worker.charged = charged;
-        worker.away = worker.spent = 0;
+        worker.away = worker.unpaid = 0;
         if (charged) engage(1, now);
         urgent_.store(false, std::memory_order_relaxed);  // the best one was taken
         const Nanos until = now + (charged ? std::min(kSlice, ready_.allowance(task)) : kSlice);
@@ -157,7 +157,7 @@ void Scheduler::work(Worker& worker) {
             failed_slices_.fetch_add(1, std::memory_order_relaxed);  // out of memory: the thread lives on
         }
         slices_.fetch_add(1, std::memory_order_relaxed);
-        const Nanos used = charged ? thread_cpu_ns() - cpu - worker.spent : 0;
+        const Nanos used = charged ? thread_cpu_ns() - cpu - worker.unpaid : 0;
         const Nanos ended = now_ns();
         task.meter.slice({waited, resumed, ended - now, used, task.handled() - handled, full});
 
@@ -280,9 +280,8 @@ std::string Scheduler::refusal() {
     return refusal_;
 }
 
-Scheduler::Blocked::Blocked() : scheduler_(current_) {
+Scheduler::Blocked::Blocked() : scheduler_(current_ != nullptr && !worker_->blocked ? current_ : nullptr) {
     if (scheduler_ == nullptr) return;
-    if (worker_->charged) worker_->spent -= thread_cpu_ns();
     std::lock_guard lock(scheduler_->mutex_);
     if (worker_->charged) {
         const Nanos now = now_ns();
@@ -305,7 +304,6 @@ Scheduler::Blocked::Blocked() : scheduler_(current_) {
 
 Scheduler::Blocked::~Blocked() {
     if (scheduler_ == nullptr) return;
-    if (worker_->charged) worker_->spent += thread_cpu_ns();
     std::lock_guard lock(scheduler_->mutex_);
     const Nanos now = now_ns();
     worker_->resumed = now;
@@ -316,6 +314,12 @@ Scheduler::Blocked::~Blocked() {
     worker_->blocked = false;
     ++scheduler_->running_;
     --scheduler_->blocked_;
+}
+
+Scheduler::Unpaid::Unpaid() : charged_(worker_ != nullptr && worker_->charged), began_(charged_ ? thread_cpu_ns() : 0) {}
+
+Scheduler::Unpaid::~Unpaid() {
+    if (charged_) worker_->unpaid += thread_cpu_ns() - began_;
 }
 
 void Scheduler::keep_while_running(std::shared_ptr<Task> task) {

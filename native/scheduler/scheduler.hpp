@@ -135,7 +135,7 @@ class Scheduler {
 
     static bool on_scheduler_thread();
 
-    // While this lives, the calling scheduler thread does not count as running.
+    // While this lives, the calling scheduler thread does not count as running. Within another one it changes nothing.
     class Blocked {
        public:
         Blocked();
@@ -143,6 +143,19 @@ class Scheduler {
 
        private:
         Scheduler* scheduler_;
+    };
+
+    // While this lives, the calling thread only looks for what it waits for: the task whose slice it runs does not
+    // pay for that, as it would not for sleeping. One at a time. Calls of ours that do something are paid for.
+    class Unpaid {
+       public:
+        Unpaid();
+        ~Unpaid();
+        Unpaid(const Unpaid&) = delete;
+
+       private:
+        const bool charged_;
+        const Nanos began_;
     };
 
     // How long the slice that runs longest has been running; zero when none is.
@@ -165,8 +178,8 @@ class Scheduler {
         bool blocked = false;
         bool gone = false;
         bool charged = false;  // the slice that it runs
-        Nanos away = 0;        // and how long that has been blocked,
-        Nanos spent = 0;       // of a processor meanwhile: reading and looking for what it waits for
+        Nanos away = 0;        // and how long that has been blocked
+        Nanos unpaid = 0;      // of the slice's processor time; touched by its own thread alone
     };
 
     void enqueue(Task& task);

@@ -601,7 +601,9 @@ TEST("how many threads run at once, and for how much of it, is measured while so
         bool run_slice(Nanos) override {
             if (blocks) {
                 Scheduler::Blocked blocked;
-                // As a call of ours that looks for what it waits for.
+                // As a call of ours that looks for what it waits for, within one that waits for room.
+                Scheduler::Blocked again;
+                const Scheduler::Unpaid unpaid;
                 for (const Nanos before = thread_cpu_ns(); thread_cpu_ns() - before < kLooks;) {
                 }
                 std::this_thread::sleep_for(std::chrono::nanoseconds(kLong));
@@ -647,6 +649,7 @@ TEST("how many threads run at once, and for how much of it, is measured while so
     const Scheduler::Usage blocked = scheduler.usage();
     CHECK_SAYS(blocked.lasted - slept.lasted < 6 * kLong, std::to_string(blocked.lasted - slept.lasted));
     CHECK(blocked.engaged - slept.engaged < 6 * kLong);
+    CHECK_SAYS(blocked.worked - slept.worked < 6 * kLong, std::to_string(blocked.worked - slept.worked));
     CHECK_SAYS(blocked.used - slept.used < 6 * kLooks, std::to_string(blocked.used - slept.used));  // of 12
     CHECK(scheduler.stop(kNever));
 }

@@ -185,7 +185,7 @@ class NodeConfig(settings.Settings, table="node"):
     """How many microseconds the caller of a request looks for the answer before it sleeps, and the
     answering thread for the next request: at most 1000, and only while that helps. It saves the
     time a sleeping core needs to wake, and costs processor time while it lasts. With 0, on a single
-    processor and with ``Schedule(fifo_priority=...)`` nobody looks."""
+    processor and with ``Schedule(fifo_priority=...)`` they do not look."""
 
     heartbeat: float = 1.0
     """Seconds, at least 0.0001. A peer that has nothing to send shows a sign of life every two
